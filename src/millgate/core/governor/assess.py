@@ -7,7 +7,7 @@ and `over_bounds` stand once.
 
 from typing import Final
 
-from millgate.core.decisions import Admit, Candidate, Queue, Reshaped, Yield
+from millgate.core.decisions import Admit, Queue, Reshaped, Yield
 from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
@@ -84,7 +84,14 @@ def _reshape(knowledge: Knowledge, refused: Request, now: float) -> Plan | None:
     return None if isinstance(plan.decision, Yield) else plan
 
 
-def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Reshaped | None = None) -> Plan:
+def _as_it_is(
+    knowledge: Knowledge,
+    arrival: Arrived,
+    now: float,
+    reshaped: Reshaped | None = None,
+    *,
+    anew: bool = False,
+) -> Plan:
     classes, classed = knowledge.classes, None
     lane = choose_lane(knowledge.open_lanes, arrival.lane, classes.first)
     route = knowledge.engines.routes.of_arrival(arrival)
@@ -102,6 +109,8 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
     if classed is not None:
         sizes = sizes_of(knowledge, lane, arrival, prompt_tokens)
     age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
+    if anew:
+        age.begins_anew(now)
     work_s, service_s = price(route, unread_tokens, sizes[1])
     request = Request(
         arrival,
@@ -120,7 +129,11 @@ def _as_it_is(knowledge: Knowledge, arrival: Arrived, now: float, reshaped: Resh
         reshaped=reshaped,
         classed=classed,
     )
-    return _judge(knowledge, request, held, now)
+    plan = _judge(knowledge, request, held, now)
+    decision = plan.decision
+    if isinstance(decision, Yield) and decision.reason in _UNDER_PRESSURE and request.may_begin_anew:
+        return _as_it_is(knowledge, arrival, now, reshaped, anew=True)
+    return plan
 
 
 def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
@@ -390,21 +403,16 @@ def _wait_allowed_s(request: Request) -> float | None:
     """
     max_queue = request.lane.settings.max_queue
     is_last = bool(max_queue) and request.recognised and (request.arrival.retry_count or 0) >= LAST_RETRY
-    is_full = not is_last and _is_full(request.lane)
-    allowed_s = 0.0 if is_full else request.most_wait_s
+    allowed_s = 0.0 if not is_last and request.lane.is_full else request.most_wait_s
     return None if allowed_s is None else max(allowed_s, request.due_hold_s)
 
 
 def _without_wait(knowledge: Knowledge, request: Request) -> tuple[Reason, float, float]:
     """Return why it may not wait at all, with the numbers."""
     lane, max_queue = request.lane, request.lane.settings.max_queue
-    if max_queue and _is_full(lane):
+    if max_queue and lane.is_full:
         return Reason.QUEUE_FULL, lane.queued, max_queue
     return Reason.SATURATED, knowledge.engines.running(), knowledge.engines.stream_limit()
-
-
-def _is_full(lane: Lane) -> bool:
-    return lane.settings.max_queue is not None and lane.queued >= lane.settings.max_queue
 
 
 def over_bounds(
@@ -431,7 +439,7 @@ def over_bounds(
 def may_wait_again(knowledge: Knowledge, request: Request) -> bool:
     """Return whether a request that comes back from an engine may be queued: as a newcomer without a promise may."""
     is_shut = knowledge.draining or knowledge.lease.is_closed
-    return not (is_shut or _is_full(request.lane) or over_bounds(knowledge, request))
+    return not (is_shut or request.lane.is_full or over_bounds(knowledge, request))
 
 
 def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
@@ -456,13 +464,12 @@ def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:
     return patience * (ttft_s + tokens * service.tpot_s(engine.gate.limit.current()))
 
 
-def admission(
-    request: Request, engine: Engine, ttft_s: float, candidates: tuple[Candidate, ...], now: float
-) -> Admit:
-    """Return the decision to run this request on this engine now, with this predicted time to first token.
+def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: float) -> Admit:
+    """Return the decision to run this request where `placement` has found room for it, on two legs where another engine reads its prompt.
 
-    It is the first of the `candidates`, if any engine holds of the prompt: what it holds takes memory, and is not read again.
+    Its engine is the first of the `candidates`, if any holds of the prompt: what it holds takes memory, and is not read again.
     """
+    engine, ttft_s, _better_until, candidates, reader = place
     cached_tokens = candidates[0].cached_tokens if candidates else 0
     gate, arrival = engine.gate, request.arrival
     kv_tokens, prefill_tokens = gate.clip(request.kv_tokens, max(1, request.prompt_tokens - cached_tokens))
@@ -472,7 +479,7 @@ def admission(
         first_event_by = max(first_event_by, now + MINUTE_S) + _longest_s(request, engine, ttft_s)
         if arrival.time_allowed_s is not None:
             first_event_by = min(first_event_by, request.arrived_at + arrival.time_allowed_s)
-    return make_admit(
+    admit = make_admit(
         request.attempt,
         make_leg(engine.settings.name, gate.streams_of(arrival), kv_tokens, prefill_tokens),
         waited_s=now - request.arrived_at,
@@ -483,12 +490,6 @@ def admission(
         classed=request.classed,
         candidates=candidates,
     )
-
-
-def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: float) -> Admit:
-    """Return the decision to run this request where `placement` has found room for it, on two legs where another engine reads its prompt."""
-    engine, ttft_s, _better_until, candidates, reader = place
-    admit = admission(request, engine, ttft_s, candidates, now)
     if reader is None:
         return admit
     cached_tokens = prefixes.held_by(reader.number, request.marks, request.prompt_tokens)

@@ -229,10 +229,10 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     if measured:
         late_s = max(late_s, reading_late_s)
     expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
-    if appointments.has_several(
-        now
-    ):  # and not `by_s`: a request that might still be in time is not refused for it
-        expected_s *= 1.0 + pool.overtaking.share
+    if appointments.has_several(now):
+        # No further than is of use, and not `by_s`: a request that might still be in time is not refused for it.
+        latest_s, stretched_s = _latest_permit_s(request, now), expected_s * (1.0 + pool.overtaking.share)
+        expected_s = max(expected_s, min(stretched_s, latest_s - late_s, shortest_kept_s(latest_s)))
     if not measured:
         by_s = 0.0
     if expected_s > LONGEST_HINT_S or not appointments.has_room_for(arrival.tenant, now):
@@ -413,23 +413,24 @@ def _of_tenant(wait_s: float) -> tuple[float, bool]:
 
 
 def _is_in_time(request: Request, hint_s: float, by_s: float, now: float) -> bool:
-    """Return whether a return is of use: let in nine times in ten before a deadline that began with the first attempt.
+    """Return whether a return is of use: let in nine times in ten, and while its promise counts as kept, for its first token to be in time."""
+    latest_s = _latest_permit_s(request, now)
+    return isfinite(by_s) and by_s <= latest_s and hint_s <= shortest_kept_s(latest_s)
 
-    Where the deadline begins with each attempt, that there is such a time at all.
-    """
+
+def _latest_permit_s(request: Request, now: float) -> float:
+    """Return how late a permit is of use to a return: its prompt is read before a deadline that began with the first attempt."""
     if request.lane.settings.deadline_from is DeadlineFrom.ATTEMPT:
-        return isfinite(by_s)
-    if by_s == 0.0:
-        return now + hint_s <= request.lane_deadline
-    return now + max(hint_s, by_s) + request.reading_s() <= request.lane_deadline
+        return inf
+    return request.lane_deadline - now - request.reading_s()
 
 
 def _begins_anew_at(request: Request, hint_s: float, now: float) -> bool:
-    """Return whether its deadline is over before any account is open for it: a return after both is a new request.
+    """Return whether any account opens too late to keep a promise before its deadline: a return then is a new request.
 
     A provider's long `retry-after` shuts an account for every client alike; no age helps, and none is held against it.
     """
-    left_s = request.lane_deadline - now
+    left_s = shortest_kept_s(request.lane_deadline - now)
     if hint_s <= left_s or not request.route.up:
         return False
     for engine in request.route.up:

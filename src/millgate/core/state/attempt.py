@@ -17,7 +17,7 @@ from millgate.core.state.lane import Lane
 from millgate.core.state.leg import PrefillLeg
 from millgate.core.state.pool import Route
 from millgate.core.tickets import EARLY_RETURNS_FORGIVEN
-from millgate.core.tickets.appointment import Appointment, ReturnRecord
+from millgate.core.tickets.appointment import Appointment, ReturnRecord, kept_within_s
 from millgate.core.words import DeadlineFrom
 
 
@@ -43,6 +43,10 @@ class Age:
         if arrival.first_seen is not None:
             self._prove(arrival, arrival.first_seen, settings, now)
         self.is_promised, self.agreed = self._standing(arrival, now)
+
+    def begins_anew(self, now: float) -> None:
+        """Its deadline begins now; its place in the line stays."""
+        self.first_seen = now
 
     def _standing(self, arrival: Arrived, now: float) -> tuple[bool, bool]:
         """Return whether it is promised a permit now, and whether it is agreed that it comes now."""
@@ -92,10 +96,13 @@ def _deadline_of(first_seen: float, told: Appointment, settings: LaneSettings) -
 
 
 def _begins_anew(first_seen: float, told: Appointment | None, settings: LaneSettings) -> bool:
-    """Return whether it was asked back after its deadline, as without an engine or by a quota: its age would only refuse it."""
+    """Return whether its deadline left no time to keep that promise, as without an engine or by a quota: its age would only refuse it.
+
+    No engine's hint is such a one, so that a client of a full engine does not live for ever.
+    """
     if told is None or settings.deadline_from is not DeadlineFrom.FIRST_ATTEMPT:
         return False
-    return told.due_at > _deadline_of(first_seen, told, settings)
+    return told.due_at + kept_within_s(told.hint_s) > _deadline_of(first_seen, told, settings)
 
 
 class Request:
@@ -177,6 +184,14 @@ class Request:
     def is_charged(self) -> bool:
         """Whether the retry budget pays for it: a retry, known or labelled, that keeps no appointment."""
         return self.is_retry and not self.age.agreed
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether it is back on time from a hint that lies with its tenant, as of a quota: its age is not held against it."""
+        record = self.age.record
+        if self.origin >= self.arrived_at or record is None or record.told_at is None:
+            return False
+        return record.appointment is not None and record.appointment.is_honoured(self.arrived_at)
 
     @property
     def origin(self) -> float:

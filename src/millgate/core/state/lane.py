@@ -228,6 +228,11 @@ class Lane:
         self._serving.stayed(now, admitted_at)
 
     @property
+    def is_full(self) -> bool:
+        """Whether as many are queued as the lane's own bound allows."""
+        return self.settings.max_queue is not None and self.queued >= self.settings.max_queue
+
+    @property
     def running(self) -> int:
         """How many permits are out."""
         return self._serving.inside
@@ -238,10 +243,8 @@ class Lane:
 
     def judged_hint(self, *, kept: bool) -> None:
         """Count a hint that its client followed: whether the request was let in then."""
-        if kept:
-            self.hints_kept += 1
-        else:
-            self.hints_broken += 1
+        self.hints_kept += kept
+        self.hints_broken += not kept
 
     def count(self, outcome: Outcome, cause: Cause) -> None:
         """Count how an attempt has ended."""

@@ -19,6 +19,7 @@ from millgate.config.load import FileStamp, Loaded, stamp_of
 from millgate.config.problems import ConfigError, Problem, SettingPath
 from millgate.config.schema import Config, EngineConfig, LimitsConfig, ListenConfig
 from millgate.core.settings import EngineSettings, Settings
+from millgate.dialects import READERS
 from millgate.gateway import (
     AdminAddress,
     ClusterSettings,
@@ -411,6 +412,9 @@ def _line_address(loaded: Loaded) -> LineAddress | None:
     line, token = loaded.config.line, loaded.line_token
     if line is None:
         return None
+    if line.path.partition("?")[0].encode() not in READERS:
+        path, allowed = ("line", "path"), b", ".join(sorted(READERS)).decode()
+        raise ConfigError(Problem(loaded.places.get(path), path, f"allowed: {allowed}"))
     door = LineSettings(line.path, LINE_LANE, token.get_secret_value() if token else None)
     context = _context(loaded, line.tls, "line")
     return LineAddress(line.host, line.port, door, context, line.heptamini_metrics)

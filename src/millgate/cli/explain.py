@@ -59,7 +59,7 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
     """Return the facts of a request body that a decision needs; its content stays here."""
     import msgspec
 
-    from millgate.dialects import DIALECTS
+    from millgate.dialects import READERS
     from millgate.dialects.clip import may_clip
     from millgate.dialects.contract import BadInputError
 
@@ -73,11 +73,11 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
         except (msgspec.DecodeError, RecursionError):
             raise CommandError(f"{file}: is not a JSON object", ExitCode.USAGE) from None
         path = next((known for key, known in _PATHS.items() if key in keys), "")
-    readers = [found for dialect in DIALECTS.values() if (found := dialect.readers.get(path.encode()))]
-    if not readers:
+    read = READERS.get(path.encode())
+    if read is None:
         raise CommandError(f"--path: {path or 'give one'}: no endpoint that takes a permit", ExitCode.USAGE)
     try:
-        facts = readers[0](body)
+        facts = read(body)
     except BadInputError as error:
         raise CommandError(f"{file}: {error.message}", ExitCode.USAGE) from None
     return {

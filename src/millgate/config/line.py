@@ -22,7 +22,7 @@ class LineConfig(Section):
     path: str = Field(
         default="/v1/chat/completions",
         pattern=r"^/[!-~]{0,255}$",
-        description="Path of the engines that payloads are posted to.",
+        description="Path of the engines that payloads are posted to: one of those that take JSON and a permit.",
     )
     token_env: VariableName = Field(
         default="MILLGATE_LINE_TOKEN",

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from millgate.dialects.anthropic import ANTHROPIC
 from millgate.dialects.audio import AUDIO
-from millgate.dialects.contract import Dialect
+from millgate.dialects.contract import Dialect, Reader
 from millgate.dialects.openai import OPENAI
 from millgate.dialects.pages import PAGE_PATHS, PAGES
 from millgate.dialects.pooling import POOLING
@@ -21,6 +21,11 @@ BY_PATH: Mapping[bytes, Dialect] = {
     for path in (*dialect.readers, *dialect.forms, *dialect.light)
 }
 """The dialect of every path that requests are posted to."""
+
+READERS: Mapping[bytes, Reader] = {
+    path: read for dialect in DIALECTS.values() for path, read in dialect.readers.items()
+}
+"""The reader of every path whose requests are JSON and take a permit."""
 
 _ANTHROPIC_PATHS = (b"/v1/messages", b"/v1/complete")
 _RESPONSES_PATH = b"/v1/responses"

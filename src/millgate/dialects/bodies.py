@@ -185,6 +185,11 @@ def not_yours(field: str) -> BadInputError:
     )
 
 
+def no_such_model() -> BadInputError:
+    """Say that no engine is there for the model, where not every name is passed on."""
+    return BadInputError("no engine here answers for this model", "model", status=404, code="model_not_found")
+
+
 def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     """Do as `decode` does, but leave the bounds of raw fields and fields that are named twice to the caller."""
     try:

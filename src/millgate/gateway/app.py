@@ -356,6 +356,7 @@ def _line_door(gateway: Gateway, address: LineAddress, budget: ByteBudget) -> Li
         long_bodies=door.long_bodies,
         marker=door.marker,
         session_number=door.entry.callers.session_number,
+        models=lambda: door.settings.models,
     )
 
 

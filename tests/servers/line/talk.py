@@ -14,6 +14,7 @@ from millgate.core.words import DeadlineFrom
 from millgate.dialects.line import LineReply, read_reply
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
 from millgate.gateway.settings import LineAddress
+from millgate.servers.http import DoorSettings
 from millgate.servers.line import LineDoor, LineLimits, LineSettings
 from millgate.wiring.governor import build_governor
 
@@ -89,7 +90,12 @@ class LineStand:
 
 @contextlib.asynccontextmanager
 async def line_standing(
-    script: Script = answer_whole, *, max_inflight: int = 1, limits: LineLimits | None = None, **more: Any
+    script: Script = answer_whole,
+    *,
+    max_inflight: int = 1,
+    limits: LineLimits | None = None,
+    models: frozenset[str] | None = None,
+    **more: Any,
 ) -> AsyncIterator[LineStand]:
     """Serve a gateway with a line door until the block ends; `more` are fields of LineAddress or LineSettings."""
     engine = FakeEngine(script)
@@ -98,11 +104,13 @@ async def line_standing(
     core = Settings(
         lanes=(LaneSettings("interactive"), line_lane), engines=(EngineSettings("engine", max_inflight),)
     )
-    door = LineSettings(limits=limits or LineLimits(), token=more.pop("token", None))
+    told = {name: more.pop(name) for name in ("path", "token") if name in more}
+    door = LineSettings(limits=limits or LineLimits(), **told)
     settings = GatewaySettings(
         engines=(EngineAddress("engine", "127.0.0.1", engine.port),),
         port=0,
         line=replace(LineAddress(port=0, door=door), **more),
+        door=DoorSettings(models=models),
         drain_grace_s=5.0,
     )
     stand = LineStand(Gateway(build_governor(core, time.monotonic()), settings), engine)

@@ -8,7 +8,7 @@ from typing import Final
 
 from millgate.core.decisions import Admit
 from millgate.core.events import Arrived
-from millgate.dialects.bodies import not_yours
+from millgate.dialects.bodies import no_such_model, not_yours
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
 from millgate.runtime.callers import Callers
@@ -26,7 +26,6 @@ from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import NOT_KEPT, KeptAnswers, not_kept
 from millgate.servers.http.long_requests import LongDesk
-from millgate.servers.http.model_list import unknown_model
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, methods
 from millgate.servers.http.progress import Progress
@@ -36,7 +35,6 @@ from millgate.servers.requests.reading import HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import TicketDesk
 
-_NO_SUCH_MODEL: Final = "no engine here answers for this model"
 _LOOKS: Final = 2
 _LOOK_S: Final = 0.005
 """An answer that is not known is looked for again so often and after so long, where another process may just tell of it."""
@@ -319,7 +317,7 @@ def _check(door: HttpDoor, reading: HeadReading, facts: RequestFacts) -> None:
         raise not_yours(facts.reserved)
     models = door.settings.models
     if models is not None and facts.model not in models:
-        raise unknown_model()
+        raise no_such_model()
     if facts.previous_id and not door.kept_answers.may_ask(
         facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
     ):

@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 
 from millgate.core.words import FailureKind, Sent
-from millgate.dialects.contract import BadInputError
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
 from millgate.servers.http.error_responses import ErrorResponses
@@ -105,7 +104,7 @@ class ModelList:
         elif self._wanted in models:
             self._respond(models[self._wanted])
         else:
-            self._error_responses.reject(self._exchange, dialect, self._request_id, unknown_model())
+            self._error_responses.reject(self._exchange, dialect, self._request_id, no_such_model())
 
     def _respond(self, told: Any) -> None:
         ids = [(b"x-request-id", self._request_id), (b"request-id", self._request_id)]
@@ -115,11 +114,6 @@ class ModelList:
         done, self._done = self._done, None
         if done is not None:
             done()
-
-
-def unknown_model() -> BadInputError:
-    """Return the complaint of a request for a model that no engine has."""
-    return BadInputError("no engine here answers for this model", "model", status=404, code="model_not_found")
 
 
 def _read(page: bytes | None) -> dict[str, Any] | None:

@@ -118,8 +118,9 @@ class LineAttempt:
         headers.append((b"x-request-id", desk.request_id(self.number).encode()))
         if route.credential is not None:
             headers.append((b"authorization", b"Bearer " + route.credential))
+        body, may_retry = bytes(self._payload.data), self._facts.may_retry
         self._call = call = route.upstream.request(
-            b"POST", desk.target(route), headers, bytes(self._payload.data), self
+            b"POST", desk.target(route), headers, body, self, may_retry=may_retry
         )
         call.expire_at(decision.first_event_by)
 

@@ -40,7 +40,7 @@ class LineLimits:
 
 @dataclass(frozen=True, slots=True)
 class LineSettings:
-    """What the door may be told: the engines' path that payloads are posted to, and the lane of its jobs.
+    """What the door may be told: the engines' path that payloads are posted to, one that has a reader, and the lane of its jobs.
 
     With a `token`, the first frame of a connection must carry it.
     """

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, cast
 
 from millgate.core.events import Arrived, Withdrawn
-from millgate.dialects import dialect_of
+from millgate.dialects import BY_PATH
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
 from millgate.http1.client.sweep import Sweep
@@ -56,7 +56,8 @@ class LineDoor:
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
     bound over bytes being received and kept; the door has a share of it, and so has each of its peers. `boot` begins the
-    ids of its attempts, `marker` marks prefixes and `session_number` numbers sessions at every door. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
+    ids of its attempts, `marker` marks prefixes and `session_number` numbers sessions at every door. `models` names those that any
+    engine answers for, None where every name is passed on. `descriptors` is the process's one account of clients, `long_bodies` reads long payloads.
     """
 
     def __init__(
@@ -70,20 +71,22 @@ class LineDoor:
         long_bodies: LongBodies,
         marker: PrefixMarker,
         session_number: Callable[[bytes], int],
+        models: Callable[[], frozenset[str] | None],
         descriptors: Descriptors | None = None,
     ) -> None:
         self.driver = driver
-        self._path = settings.path.encode()
-        self.dialect: Dialect = dialect_of(self._path, names_anthropic=False)
+        path = settings.path.partition("?")[0].encode()
+        self.dialect: Dialect = BY_PATH[path]
         self.settings = settings
         self.limits: LineLimits = settings.limits
         self.executed = 0
         self.yielded = 0
         self.refused_connections = 0
         self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
-        self._conversation = self.dialect.conversations.get(self._path)
-        self._marker, self._session_number = marker, session_number
-        self._payloads = Payloads(self._path, self.dialect.readers.get(self._path), long_bodies)
+        self._target = settings.path.encode()
+        self._conversation = self.dialect.conversations.get(path)
+        self._marker, self._session_number, self._models = marker, session_number, models
+        self._payloads = Payloads(path, long_bodies)
         self._budget = budget
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._boot = boot
@@ -98,7 +101,7 @@ class LineDoor:
             handshake_s=_HANDSHAKE_S,
             backlog=_BACKLOG,
         )
-        self._sweep = Sweep(self._check)
+        self._sweep = Sweep(self._watchlist.check)
         self._draining = False
         self._emptied = asyncio.Event()
         self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
@@ -188,11 +191,11 @@ class LineDoor:
 
     def _take(self, connection: LineConnection, wish: Ask, number: int, outcome: Outcome) -> None:
         """Begin an attempt for a payload that has been read, or end its job."""
-        if isinstance(outcome, RequestFacts) and not outcome.reserved:
+        why = why_refused(outcome, self._models())
+        if isinstance(outcome, RequestFacts) and not why:
             self._accept(connection, wish, number, outcome)
         else:
-            words = ErrorWords(plain_words(why_refused(outcome)), self.request_id(number))
-            connection.on_failed(wish.job, *_BACKEND, words)
+            connection.on_failed(wish.job, *_BACKEND, ErrorWords(plain_words(why), self.request_id(number)))
 
     def _accept(self, connection: LineConnection, wish: Ask, number: int, facts: RequestFacts) -> None:
         attempt = LineAttempt(
@@ -226,7 +229,7 @@ class LineDoor:
 
     def target(self, route: LineRoute) -> bytes:
         """Return what to post to there."""
-        return route.base_path + self._path
+        return route.base_path + self._target
 
     def request_id(self, attempt: int) -> str:
         """Return the id under which operators and engines know this attempt."""
@@ -289,12 +292,6 @@ class LineDoor:
             return True
         self._guesses.failed(peer, now)
         return False
-
-    # ---- deadlines
-
-    def _check(self, now: float) -> None:
-        """Look at the connections whose time has come."""
-        self._watchlist.check(now)
 
 
 def _unnoticed(_attempt: int, _upstream_id: bytes) -> None:

@@ -6,7 +6,9 @@ and read to the end. After every batch nothing is in flight and no byte of a bod
 """
 
 import asyncio
+import base64
 import contextlib
+import json
 import random
 import re
 import socket
@@ -151,6 +153,10 @@ ASKED: Sequence[bytes] = [
 ]
 
 
+_JSON = re.compile(rb"\s*[{\[].*[}\]]\s*\Z", re.DOTALL)
+"""What an answer that is no stream begins and ends with."""
+
+
 class AnswerRun:
     """One gate whose engine says anything; `findings` are what must not be, each with the answers of its batch."""
 
@@ -216,7 +222,8 @@ class AnswerRun:
     def _begin_job(self, number: int) -> socket.socket:
         port = int(self._gate.ready["line_address"].rpartition(":")[2])
         line = socket.create_connection(("127.0.0.1", port), HUNG_AFTER_S)
-        line.sendall(upload(chat(f"job {number}"), f"J{number}", 4096, want_result=bool(number % 2)))
+        payload = chat(f"job {number}", stream=number < JOBS // 2)
+        line.sendall(upload(payload, f"J{number}", 4096, want_result=bool(number % 3)))
         return line
 
     def _account_for(self, jobs: Sequence[socket.socket]) -> None:
@@ -231,7 +238,9 @@ class AnswerRun:
             until(is_each_at_work, what="jobs that nothing works on hear no end")
         except AssertionError as error:
             self.findings.append(Finding(str(error), tuple(self._said)))
-        for line in jobs:
+        for number, line in enumerate(jobs):
+            if (found := _looks_whole(_heard(line), is_stream=number < JOBS // 2)) is not None:
+                self.findings.append(Finding(f"a job is done with {found[-200:]!r}", tuple(self._said)))
             line.close()
 
     def _listen(self, talk: Talk) -> None:
@@ -271,6 +280,18 @@ def _heard(line: socket.socket) -> bytes:
         return b""
     except ConnectionError:
         return b"conn.outcome"
+
+
+def _looks_whole(said: bytes, *, is_stream: bool) -> bytes | None:
+    """Return the result of a job that is done although no reader could take that for a whole answer, None for all others."""
+    frames = [json.loads(line) for line in said.splitlines() if line.startswith(b"{") and line.endswith(b"}")]
+    results = [each["payload_chunk"]["bytes_b64"] for each in frames if each.get("payload_chunk")]
+    if not results or frames[-1]["status"] != "done":
+        return None
+    result = b"".join(map(base64.b64decode, results))
+    if is_stream and not _JSON.match(result):
+        return None if re.search(rb'\[DONE\]|"finish_reason"\s*:\s*"', result) else result
+    return None if _JSON.match(result) else result
 
 
 def _at_work(gate: GateProcess) -> int:

@@ -27,7 +27,7 @@ from millgate.runtime.driver import Core, Driver, StepObserver
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.views import Readiness, Views
 from millgate.servers.http import HttpDoor
-from millgate.servers.line import LineDoor, LineRoute
+from millgate.servers.line import LineDoor
 from millgate.sockets.descriptors import Descriptors
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class Gateway:
         """Show the doors the engines as they are now, before the core may name a new one."""
         self.door.engines = {route.name: route for route in self._fleet.routes}
         if self.line is not None:
-            self.line.engines = {route.name: route for route in _line_routes(self._fleet)}
+            self.line.engines = {route.name: route for route in self._fleet.routes}
 
     async def drain(self) -> None:
         """Refuse new work, let running work end within the grace, and return when nothing is left.
@@ -348,7 +348,7 @@ def _line_door(gateway: Gateway, address: LineAddress, budget: ByteBudget) -> Li
     door = gateway.door
     return LineDoor(
         gateway.driver,
-        _line_routes(gateway.fleet),
+        gateway.fleet.routes,
         address.door,
         budget,
         boot=door.boot,
@@ -358,10 +358,6 @@ def _line_door(gateway: Gateway, address: LineAddress, budget: ByteBudget) -> Li
         session_number=door.entry.callers.session_number,
         models=lambda: door.settings.models,
     )
-
-
-def _line_routes(fleet: Fleet) -> list[LineRoute]:
-    return [LineRoute(*route[:5]) for route in fleet.routes]
 
 
 def _plain(line: LineAddress | None) -> tuple[LineAddress, bool] | None:

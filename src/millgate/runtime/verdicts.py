@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from millgate.core.words import FailureKind, QuotaKind
+from millgate.dialects.contract import EngineError
 from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
 from millgate.http1.client import AnswerHead
 from millgate.runtime.metered import lacks_credit, named_limit
@@ -51,6 +52,14 @@ def blame(status: int, hint: float | None = None) -> Said:
     of_key, of_name = status in _OF_THE_KEY, status in _OF_THE_NAME
     of_request = 400 <= status < 500 and not (of_key or of_name or status in _OF_THE_SETUP)
     return Said(hint, blames_request=of_request, blames_key=of_key, blames_name=of_name)
+
+
+def event_verdict(error: EngineError) -> tuple[FailureKind, Said]:
+    """Return how an error that stands in a stream counts, and what is at fault."""
+    said = blame(error.status)
+    if lacks_credit(error.status, error.body):
+        return FailureKind.NO_CREDIT, said
+    return FailureKind.REFUSED if error.status in OVERLOADED else FailureKind.ERROR_EVENT, said
 
 
 @lru_cache(maxsize=64)  # clients say the same few numbers with every request

@@ -8,8 +8,8 @@ import pytest
 from gateway.harness import Asked, Script, answer, chat, run, standing
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Usage
-from millgate.servers.http.answers import MOST_KEPT_BYTES
 from millgate.servers.requests.answer_ends import HEAD_BYTES, AnswerEnds
+from millgate.servers.requests.judgement import MOST_KEPT_BYTES
 from servers.line.stand import upload
 from servers.line.talk import line_standing
 

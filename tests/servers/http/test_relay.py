@@ -21,7 +21,8 @@ from gateway.harness import (
 from millgate.core.decisions import Decision
 from millgate.core.events import EngineProgress, Event, Growth
 from millgate.http1.client import UpstreamPool
-from millgate.servers.http import DoorSettings, answers
+from millgate.servers.http import DoorSettings
+from millgate.servers.requests import judgement
 
 
 def test_a_json_answer_is_relayed_whole_and_counted_good() -> None:
@@ -463,7 +464,7 @@ def test_an_engine_that_goes_on_with_comments_behind_the_end_is_let_go_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client that closes on `[DONE]` has left nothing behind that would watch its engine."""
-    monkeypatch.setattr(answers, "ENDING_S", 0.2)
+    monkeypatch.setattr(judgement, "ENDING_S", 0.2)
 
     async def script(asked: Asked) -> None:
         asked.open_stream()

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from lab.interpreted import is_compiled
+from lab.upstream import answers
 
-from gateway.harness import Asked, answer, chat, run, until
+from gateway.harness import CHAT, DONE, ROLE, Asked, Client, answer, chat, event, run, until, usage_event
+from millgate.core.words import Outcome
 from millgate.dialects.line import Status
 from millgate.servers.line import replies
-from servers.line.stand import upload
-from servers.line.talk import line_standing
+from millgate.servers.requests import judgement
+from servers.line.stand import chunk, upload
+from servers.line.talk import LineStand, line_standing
 
 
 def line_upload() -> bytes:
@@ -98,12 +101,157 @@ def test_a_whole_answer_that_dribbles_for_ever_is_given_up_when_its_time_is_over
             await stand.engine.next()
             soon = asyncio.get_running_loop().time() + 0.3
             (attempt,) = stand.gateway.driver._listeners.values()
-            await until(lambda: attempt._begun)  # type: ignore[attr-defined]
+            await until(lambda: attempt._judge._size)  # type: ignore[attr-defined]
             call = attempt._call  # type: ignore[attr-defined]
             assert call.deadline < math.inf
             call.expire_at(soon)
             reply = await peer.final()
             assert (reply.status, reply.need) == (Status.ABORT, "backend_error")
             await stand.settle()
+
+    run(body())
+
+
+def error_event(status: int) -> bytes:
+    return b"data: " + answers.error(status) + b"\n\n"
+
+
+SAID_500 = "the engine answered 500: scripted error"
+BROKE_OFF = "the engine's answer broke off"
+NOT_ASKED_FOR = "the engine's answer is not what was asked for"
+STOP = event(finish="stop")
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "an error event after content": (ROLE + event("a") + error_event(500) + DONE, SAID_500),
+    "an error event at first": (error_event(500), SAID_500),
+    "an error event after much content": (
+        event("a") + error_event(500) + event("b") * 2_000 + DONE,
+        SAID_500,
+    ),
+    "no terminal event and no finish": (ROLE + event("a"), BROKE_OFF),
+    "nothing": (b"", BROKE_OFF),
+    "comments alone": (b": waiting\n\n" * 3, BROKE_OFF),
+    "the engine gave up": (event("a") + event(finish="abort") + DONE, "the engine gave up on the request"),
+    "an event without end": (b"data: " + b"x" * (1 << 20) + b"y", NOT_ASKED_FOR),
+}
+NO_ANSWERS: dict[str, tuple[bytes, int, str]] = {
+    "a page": (b"<html>", 200, "text/html"),
+    "a page that says it is JSON": (b"<html>", 200, "application/json"),
+    "an empty answer": (b"", 200, "application/json"),
+    "half an answer": (answer()[:-9], 200, "application/json"),
+    "a stream that was not asked for": (event("a") + DONE, 200, "text/event-stream"),
+    "a redirect": (b"{}", 302, "application/json"),
+}
+
+
+async def both_doors_fail(stand: LineStand, body: bytes) -> str:
+    """Ask at both doors, see that both count a failure, and return the words of the line door."""
+    http = Client(*await asyncio.open_connection("127.0.0.1", stand.gateway.port))
+    http.ask(body, CHAT)
+    told = await http.answer()
+    assert told.status >= 500 or not told.whole
+    http.leave()
+    peer = await stand.peer()
+    peer.send(upload(body, "J", 4096, want_result=True))
+    reply = await peer.final()
+    assert (reply.status, reply.need) == (Status.ABORT, "backend_error")
+    await stand.settle()
+    for lane in stand.snapshot.lanes:
+        assert {kind for kind, count in lane.outcomes if count} == {Outcome.ENGINE_FAILED}
+    return reply.message
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_inv_10_a_stream_that_the_http_door_cuts_is_no_job_done(name: str) -> None:
+    events, words = BROKEN[name]
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        for begin in range(0, len(events), 50_000):
+            asked.send(events[begin : begin + 50_000])
+            await asked.writer.drain()
+        asked.end_stream()
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            assert await both_doors_fail(stand, chat(stream=True)) == words
+
+    run(body())
+
+
+@pytest.mark.parametrize("name", NO_ANSWERS)
+def test_inv_10_what_is_no_answer_over_http_is_none_on_the_line(name: str) -> None:
+    data, status, kind = NO_ANSWERS[name]
+
+    async def script(asked: Asked) -> None:
+        asked.reply(data, status, kind)
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            assert await both_doors_fail(stand, chat()) == NOT_ASKED_FOR
+
+    run(body())
+
+
+@pytest.mark.parametrize("events", [error_event(503), event("a") + error_event(429)])
+def test_a_full_engine_that_says_so_in_a_stream_yields_the_job(events: bytes) -> None:
+    said = iter([[events], [ROLE, event("a"), STOP, DONE]])
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(*next(said))
+        asked.end_stream()
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            payload = chat(stream=True)
+            peer = await stand.peer()
+            peer.send(upload(payload, "J", 4096, want_result=True))
+            assert (await peer.final()).status is Status.YIELD
+            assert stand.door.yielded == 1
+            peer.send(chunk(payload, 0, "J", 9, 4096))
+            assert (await peer.final()).status is Status.DONE
+            await stand.settle()
+
+    run(body())
+
+
+def test_a_stream_is_done_with_its_terminal_event_and_its_engine_let_go_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine that went on with comments kept the job, and its permit, for as long as it did."""
+    monkeypatch.setattr(judgement, "ENDING_S", 0.2)
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, event("a"), STOP, usage_event(5, 7), DONE)
+        while not asked.gone:
+            asked.send(b": still here\n\n")
+            await asyncio.sleep(0.01)
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            peer.send(upload(chat(stream=True), "J", 4096))
+            assert (await peer.final()).status is Status.DONE
+            assert stand.snapshot.good_output_tokens == 7
+            await (await stand.engine.next()).hung_up()
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize("last", [DONE, STOP])
+def test_a_stream_without_usage_counts_its_events(last: bytes) -> None:
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b": waiting\n\n", ROLE, event("a"), event("b"), last)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with line_standing(script) as stand:
+            peer = await stand.peer()
+            peer.send(upload(chat(stream=True), "J", 4096))
+            assert (await peer.final()).status is Status.DONE
+            assert stand.snapshot.good_output_tokens == (2 if last is DONE else 3)
 
     run(body())

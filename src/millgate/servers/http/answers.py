@@ -1,7 +1,5 @@
 """Answers that are no streams of events: JSON, sound, and the errors of engines."""
 
-import asyncio
-
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
 from millgate.http1.client import AnswerHead, Call
@@ -20,26 +18,13 @@ from millgate.servers.requests.fields import (
     media_type,
     with_ids,
 )
+from millgate.servers.requests.judgement import MOST_KEPT_BYTES, flaw, is_usable
 
-MOST_KEPT_BYTES = 64 * 1024
-"""What is kept of an answer before its head is sent: a JSON answer of usual size is checked whole."""
 _TAIL_BYTES = 8 * 1024
-ENDING_S = 5.0
-"""How long after its terminal event an answer may take to end: no engine has anything to say in between."""
-
-_JSON = (b"json",)
 _AS_IT_COMES = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
 _UNKNOWN = Usage(None, None)
 _NO_HEAD = AnswerHead(0, (), None)
-
-
-def _is_json(body: bytes) -> bool:
-    """Look at both ends of a body: enough to tell an answer from a page, a stump or nothing at all."""
-    if body.endswith(b"}") and body.startswith(b"{"):  # nearly all
-        return True
-    text = body.strip()
-    return text.startswith((b"{", b"[")) and text.endswith((b"}", b"]"))
 
 
 def tell_failure(owner: AnswerOwner, kind: FailureKind) -> None:
@@ -59,12 +44,6 @@ def tell_broken(owner: AnswerOwner) -> None:
     except Exception:
         owner.exchange.abort()  # what cannot be said must not be waited for
         raise
-
-
-def let_end(call: Call | None) -> None:
-    """Give an answer whose terminal event has passed its time to end; a client that has left watches it no more."""
-    if call is not None:
-        call.expire_at(asyncio.get_running_loop().time() + ENDING_S)
 
 
 class CallHolder:
@@ -108,13 +87,12 @@ class WholeAnswer:
         self._ends: AnswerEnds | None = None  # once it is too long to keep
 
     def on_head(self, head: AnswerHead) -> None:
-        """Refuse what no client of this dialect can use: redirects (never followed) and pages of HTML."""
+        """Refuse what no client of this dialect can use."""
         self._head = head
         self._owner.answered(head)
         if head.notes is not None and head.notes.kept is not None:
             return  # it has been sent to a client before
-        redirect = 300 <= head.status < 400
-        if redirect or (head.status < 300 and not self._is_kind(self._owner.dialect.answer_kinds)):
+        if not is_usable(head, self._owner.dialect):
             self._owner.break_off()
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
         elif head.status < 300 and media_type(head.headers).startswith(_AS_IT_COMES):
@@ -170,13 +148,16 @@ class WholeAnswer:
         owner, status = self._owner, self._head.status
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
         end = rest if self._ends is None else self._ends.tail
-        if status < 300 and owner.is_work and owner.dialect.is_aborted(end):
-            self._fail(FailureKind.ABORT, Sent.REQUEST)
-        # Of an error that nothing has been passed on of, the status and the hint count, whole or not.
-        elif (status < 300 or self._started) and not delimited and not end.rstrip().endswith((b"}", b"]")):
-            self._fail(FailureKind.BROKEN, Sent.REQUEST)
-        elif status < 300 and not self._started and not _is_json(rest) and self._is_kind(_JSON):
-            self._fail(FailureKind.PROTOCOL, Sent.REQUEST)
+        failure = flaw(
+            self._head,
+            end,
+            owner.dialect,
+            delimited=delimited,
+            is_all=not self._started,
+            is_work=owner.is_work,
+        )
+        if failure is not None:
+            self._fail(failure, Sent.REQUEST)
         elif status < 300:
             if not self._started:
                 self._note_id(rest)
@@ -200,10 +181,6 @@ class WholeAnswer:
     def on_raised(self) -> None:
         """End it as failed."""
         self._owner.broken()
-
-    def _is_kind(self, kinds: tuple[bytes, ...]) -> bool:
-        given = media_type(self._head.headers)
-        return any(kind in given for kind in kinds)
 
     def _note_id(self, beginning: bytes) -> None:
         answer_id = self._owner.dialect.read_id(beginning)

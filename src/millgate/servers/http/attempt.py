@@ -14,7 +14,7 @@ from millgate.http1.client.request_ids import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.answers import CallHolder, WholeAnswer, let_end, tell_broken, tell_failure
+from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import HttpDesk
 from millgate.servers.http.handoff import over_two
 from millgate.servers.http.kept_answers import Keeper
@@ -22,6 +22,7 @@ from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.fingerprint import KeptBody
+from millgate.servers.requests.judgement import let_end
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.routes import EngineRoute

@@ -8,8 +8,9 @@ from millgate.dialects.contract import Dialect, Usage
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.answers import CallHolder, let_end, tell_broken, tell_failure
+from millgate.servers.http.answers import CallHolder, tell_broken, tell_failure
 from millgate.servers.requests.fields import Pairs
+from millgate.servers.requests.judgement import let_end
 from millgate.servers.requests.routes import EngineRoute
 
 

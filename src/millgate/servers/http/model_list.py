@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from millgate.core.words import FailureKind, Sent
+from millgate.dialects.bodies import no_such_model
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
 from millgate.servers.http.error_responses import ErrorResponses

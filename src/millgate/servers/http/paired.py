@@ -7,7 +7,6 @@ and what becomes of the engine that read it changes nothing. What either of them
 again has a new room.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count, islice
 from secrets import randbits
@@ -22,7 +21,7 @@ from millgate.dialects.openai import OPENAI
 from millgate.http1.client import AnswerHead, Call, Receiver
 from millgate.http1.wire.fields import Lines, header_lines
 from millgate.runtime.driver import Driver
-from millgate.servers.http.answers import ENDING_S
+from millgate.servers.requests.judgement import let_end
 from millgate.servers.requests.routes import EngineRoute
 
 _MOST_BYTES: Final = 4 * 1024 * 1024
@@ -142,8 +141,7 @@ class _PairedCall:
 
     def let_reader_end(self) -> None:
         """The answer is over: what the other engine still has to say takes no time."""
-        if self._reading is not None:
-            self._reading.expire_at(asyncio.get_running_loop().time() + ENDING_S)
+        let_end(self._reading)
 
     # ---- what the engine that reads says
 

@@ -13,11 +13,11 @@ from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
-from millgate.runtime.metered import lacks_credit
-from millgate.runtime.verdicts import OVERLOADED, blame
-from millgate.servers.http.answers import MOST_KEPT_BYTES, WholeAnswer, tell_failure
+from millgate.runtime.verdicts import event_verdict
+from millgate.servers.http.answers import WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
-from millgate.servers.requests.fields import EVENT_STREAM, NO_RETRY, beside_quotas, media_type, with_ids
+from millgate.servers.requests.fields import NO_RETRY, beside_quotas, with_ids
+from millgate.servers.requests.judgement import MOST_KEPT_BYTES, is_stream
 
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
@@ -107,7 +107,7 @@ class StreamAnswer:
 
     def on_head(self, head: AnswerHead) -> None:
         """Take a stream as a stream and anything else whole."""
-        if head.status == 200 and media_type(head.headers).startswith(EVENT_STREAM):
+        if is_stream(head):
             self._head = head
             self._owner.answered(head)
         else:
@@ -271,7 +271,7 @@ class StreamAnswer:
     def _engine_error(self, error: EngineError, seen: bytes) -> None:
         """Turn an error event into a status while the status is open; later pass it on, and cut what does not end with it."""
         self._owner.break_off()
-        kind = FailureKind.REFUSED if error.status in OVERLOADED else FailureKind.ERROR_EVENT
+        kind, said = event_verdict(error)
         if self._started:
             self._exchange.write(seen)
             if error.final:
@@ -280,9 +280,7 @@ class StreamAnswer:
                 self._exchange.abort()
             self._owner.failed(kind, Sent.BYTES)
         else:
-            lines = _JSON
-            if lacks_credit(error.status, error.body):
-                kind, lines = FailureKind.NO_CREDIT, _FINAL_JSON
+            lines = _FINAL_JSON if kind is FailureKind.NO_CREDIT else _JSON
             headers = with_ids(lines, self._owner.request_id)
             self._exchange.respond(error.status, headers, error.body)
-            self._owner.failed(kind, Sent.REQUEST, blame(error.status))
+            self._owner.failed(kind, Sent.REQUEST, said)

@@ -1,26 +1,25 @@
 """One time that a job asks for a slot: from the decision about it to the end of the engine's answer."""
 
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final, Protocol
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from millgate.core.words import FailureKind, Outcome, Reason, Sent
-from millgate.dialects.contract import Dialect, RequestFacts
+from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.request_ids import upstream_id
 from millgate.runtime.driver import Driver
-from millgate.runtime.verdicts import SAID_NOTHING, Said, verdict
+from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.complaint import words_of
-from millgate.servers.line.contract import ErrorWords, LineRoute
-from millgate.servers.requests.answer_ends import AnswerEnds
+from millgate.servers.line.contract import ErrorWords
+from millgate.servers.requests.judgement import AnswerJudge, let_end
+from millgate.servers.requests.routes import EngineRoute
 
-_NO_HEAD: Final = AnswerHead(0, (), None)
-_TAIL_BYTES: Final = 64 * 1024
-"""What is kept of the end of an answer without a client."""
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
 
@@ -43,24 +42,19 @@ class LineDesk(Protocol):
 
     driver: Driver
     dialect: Dialect
+    engines: Mapping[str, EngineRoute]
+    executed: int
+    """How many jobs have been sent to an engine."""
+    yielded: int
+    """How many have been told to come back."""
+    on_upstream_named: Callable[[int, bytes], None]
+    """Told the id that an engine gives its answer."""
 
-    def route(self, engine: str) -> LineRoute:
-        """Return how to reach this engine."""
-
-    def target(self, route: LineRoute) -> bytes:
+    def target(self, route: EngineRoute) -> bytes:
         """Return what to post to there."""
 
     def request_id(self, attempt: int) -> str:
         """Return the id under which operators and engines know this attempt."""
-
-    def started(self) -> None:
-        """Count a start."""
-
-    def refused(self) -> None:
-        """Count a yield."""
-
-    def named(self, attempt: int, upstream_id: bytes) -> None:
-        """Take note of the id that an engine gave its answer."""
 
 
 class LineAttempt:
@@ -88,14 +82,13 @@ class LineAttempt:
         self._kind = kind
         self.result: Buffer | None = None
         """Where the answer goes, when it is wanted."""
-        self._ends = AnswerEnds(_TAIL_BYTES)
-        self._head = _NO_HEAD
+        self._judge = AnswerJudge(desk.dialect, may_stream=facts.stream)
         self._answer_kind = ""
         self._begun = False
         self._sent_at = 0.0
         self._call: Call | None = None
         self._unsent = False
-        self._route: LineRoute | None = None
+        self._route: EngineRoute | None = None
 
     # ---- what the core says
 
@@ -111,8 +104,8 @@ class LineAttempt:
 
     def _send(self, decision: Admit) -> None:
         desk = self._desk
-        desk.started()
-        self._route = route = desk.route(decision.legs[0].engine)
+        desk.executed += 1
+        self._route = route = desk.engines[decision.legs[0].engine]
         self._sent_at = monotonic()
         headers = [(b"content-type", self._kind), (b"accept", b"*/*")]
         headers.append((b"x-request-id", desk.request_id(self.number).encode()))
@@ -132,7 +125,7 @@ class LineAttempt:
         owner = self._close()
         if owner is None:
             return
-        self._desk.refused()
+        self._desk.yielded += 1
         if decision.reason is Reason.TOO_LARGE:
             owner.on_failed(self._job, *_TOO_LARGE, self._words(""))
         else:
@@ -159,43 +152,51 @@ class LineAttempt:
     # ---- what the engine says
 
     def on_head(self, head: AnswerHead) -> None:
-        """Note what kind of answer it is."""
-        self._head = head
+        """Note what kind of answer it is, unless no client could use it."""
+        if head.status >= 300:
+            self.result = None
         for name, value in head.headers:
             if name == b"content-type":
                 self._answer_kind = value.decode("latin-1")
         given = upstream_id(head.headers)
         if given is not None and given != self._desk.request_id(self.number).encode():
-            self._desk.named(self.number, given)
+            self._desk.on_upstream_named(self.number, given)
+        self._judge.take_head(head)
+        self._settle()
 
     def on_data(self, data: bytes) -> None:
-        """Keep what is wanted, and the end of what is not."""
-        if not self._begun:
-            self._begin()
-        if self.result is not None and self._head.status < 300 and not self.result.append(data):
+        """Keep what is wanted, up to the terminal event of a stream."""
+        if self._owner is None:
+            return
+        if self.result is not None and not self.result.append(data):
             self._give_up(FailureKind.BROKEN)
             return
-        self._ends.add(data)
-
-    def _begin(self) -> None:
-        """A stream that has begun in time can expire by silence alone; a whole answer has its time for all of it."""
-        self._begun = True
-        if self._facts.stream:
-            if self._call is not None:
-                self._call.expire_at(None)
+        judge = self._judge
+        judge.take(data)
+        if judge.heard and self._call is not None:
+            self._call.expire_at(None)  # by silence alone; a whole answer has its time for all of it
+        if judge.events and not self._begun:
+            self._begun = True
             self._desk.driver.post(FirstToken(self.number))
+        self._settle()
 
     def on_end(self, *, delimited: bool) -> None:
-        """Report a whole answer, or what the engine said instead of one."""
-        tail = self._ends.tail
-        if self._head.status >= 300:
-            self._complained(tail)
-        elif self._desk.dialect.is_aborted(tail):
-            self._give_up(FailureKind.ABORT)
-        elif not delimited and not tail.rstrip().endswith((b"}", b"]")):
-            self._give_up(FailureKind.BROKEN)
+        """Let the judge have it, unless its terminal event was the end."""
+        self._judge.end(delimited=delimited)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Report what the judge says, once the answer is over: what is broken never looks whole (INV-10)."""
+        judge = self._judge
+        if not judge.is_over:
+            return
+        if judge.failure is None:
+            let_end(self._call)
+            self._finish(judge.usage)
         else:
-            self._finish()
+            said = judge.complaint
+            words = "" if said is None else words_of(said.status, said.body)
+            self._give_up(judge.failure, message=words, said=judge.said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """There is no whole answer; of what was never sent the core says whether another engine is tried."""
@@ -223,68 +224,47 @@ class LineAttempt:
 
     # ---- endings
 
-    def _finish(self) -> None:
-        usage = self._ends.usage(self._desk.dialect)
+    def _finish(self, usage: Usage) -> None:
         result, self.result = self.result, None
         owner = self._close()
         if owner is None:
             return
         # First the frame, then the release: inside it the job still counts itself, as the published daemon's does.
         try:
-            owner.on_done(self._job, self._elapsed_ms(), result, self._answer_kind)
+            backend_ms = round((monotonic() - self._sent_at) * 1000)
+            owner.on_done(self._job, backend_ms, result, self._answer_kind)
         finally:
-            self._desk.driver.post(Finished(self.number, *(usage or ())), Released(self.number))
-
-    def _complained(self, tail: bytes) -> None:
-        """Give the job up with the engine's words, unless the engine only has no room."""
-        kind, said = verdict(self._head, tail)
-        if kind is FailureKind.REFUSED:
-            self._refused_by_engine(said)
-        else:
-            self._give_up(kind, message=words_of(self._head.status, tail), said=said)
-
-    def _refused_by_engine(self, said: Said) -> None:
-        """An engine that is full itself is a yield too: the job may come back."""
-        owner = self._close()
-        if owner is None:
-            return
-        self._desk.refused()
-        hint_s = said.hint_s or FAILURES[FailureKind.REFUSED].retry_after_s or 1.0
-        try:
-            owner.on_yielded(self._job, hint_s)
-        finally:
-            self._report(FailureKind.REFUSED, Sent.REQUEST, said)
+            self._desk.driver.post(Finished(self.number, *usage), Released(self.number))
 
     def _give_up(
         self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "", said: Said = SAID_NOTHING
     ) -> None:
+        """Report a failure; an engine that is full itself is a yield too: the job may come back."""
         owner = self._close()
         if owner is None:
             return
         self._abort()
+        words = FAILURES[kind]
         try:
-            owner.on_failed(self._job, *_BACKEND, self._words(message or FAILURES[kind].message))
+            if kind is FailureKind.REFUSED:
+                self._desk.yielded += 1
+                owner.on_yielded(self._job, said.hint_s or words.retry_after_s or 1.0)
+            else:
+                owner.on_failed(self._job, *_BACKEND, self._words(message or words.message))
         finally:
-            self._report(kind, sent, said)
+            self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 
     def _words(self, message: str) -> ErrorWords:
         return ErrorWords(message, self._desk.request_id(self.number))
-
-    def _report(self, kind: FailureKind, sent: Sent, said: Said) -> None:
-        self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
-
-    def _elapsed_ms(self) -> int:
-        return round((monotonic() - self._sent_at) * 1000)
 
     def _abort(self) -> None:
         if self._call is not None:
             self._call.abort()
 
     def _close(self) -> LineOwner | None:
-        """End it and return its owner, once; what was kept of the answer is wiped."""
+        """End it and return its owner, once; what is kept of the answer is wiped."""
         owner, self._owner = self._owner, None
         if self.result is not None:
             self.result.wipe()
             self.result = None
-        self._ends.wipe()
         return owner

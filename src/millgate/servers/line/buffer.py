@@ -15,13 +15,6 @@ class Reserves(Protocol):
         """Give them back."""
 
 
-class Shares(Protocol):
-    """The process's one bound over bytes being received and kept."""
-
-    def share(self, tenant: str, peer: str) -> Reserves:
-        """Return where the bytes of this tenant from this peer are booked."""
-
-
 class Buffer:
     """Grows piece by piece, each booked before it is kept.
 

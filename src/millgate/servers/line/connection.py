@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol, cast
 
 from millgate.dialects.line import Fault, Need, OutcomeReason
@@ -31,9 +31,6 @@ class Hall(Protocol):
 
     def welcome(self, connection: "LineConnection", peer: str) -> Session | bytes:
         """Take a new connection in, or return the line that refuses it."""
-
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call this in the next turn of the loop."""
 
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
@@ -122,7 +119,7 @@ class LineConnection:
         held_back = stalled and not session.busy
         if session.pending and not held_back and not self._turn_due:
             self._turn_due = True
-            self._hall.soon(self._next_turn)
+            asyncio.get_running_loop().call_soon(self._next_turn)
         paused = session.pending or held_back
         if paused is not self._paused:
             self._paused = paused

@@ -1,11 +1,10 @@
 """What the pieces of the line door ask of each other, and its bounds with the source of each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from millgate.dialects.line import Manifest
-from millgate.http1.client import Upstream
 from millgate.servers.line.buffer import Buffer
 
 
@@ -49,16 +48,6 @@ class LineSettings:
     lane: str = "line"
     token: str | None = None
     limits: LineLimits = field(default_factory=LineLimits)
-
-
-class LineRoute(NamedTuple):
-    """How to reach one engine: pool, base path (no trailing slash), the listener to hang-ups, credential."""
-
-    name: str
-    upstream: Upstream
-    base_path: bytes = b""
-    on_hangup: Callable[[], None] | None = None
-    credential: bytes | None = None
 
 
 class ErrorWords(NamedTuple):

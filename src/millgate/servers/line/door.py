@@ -14,6 +14,7 @@ from millgate.dialects import BY_PATH
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
 from millgate.http1.client.sweep import Sweep
+from millgate.http1.server.budget import ByteBudget
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
@@ -21,13 +22,11 @@ from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
-from millgate.servers.line.buffer import Shares
 from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import (
     Ask,
     ErrorWords,
     LineLimits,
-    LineRoute,
     LineSettings,
     Readings,
     Withdraw,
@@ -36,6 +35,7 @@ from millgate.servers.line.payloads import Payloads, why_refused
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.line.watchlist import Watchlist
+from millgate.servers.requests.routes import EngineRoute
 from millgate.sockets.descriptors import Descriptors, DoorClients
 from millgate.sockets.listening import Listeners, listening_socket
 
@@ -63,9 +63,9 @@ class LineDoor:
     def __init__(
         self,
         driver: Driver,
-        engines: Sequence[LineRoute],
+        engines: Sequence[EngineRoute],
         settings: LineSettings,
-        budget: Shares,
+        budget: ByteBudget,
         *,
         boot: str,
         long_bodies: LongBodies,
@@ -82,7 +82,7 @@ class LineDoor:
         self.executed = 0
         self.yielded = 0
         self.refused_connections = 0
-        self.engines: Mapping[str, LineRoute] = {engine.name: engine for engine in engines}
+        self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
         self._target = settings.path.encode()
         self._conversation = self.dialect.conversations.get(path)
         self._marker, self._session_number, self._models = marker, session_number, models
@@ -91,7 +91,6 @@ class LineDoor:
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._boot = boot
         self._guesses = Guesses()
-        self._loop = asyncio.get_running_loop()
         self.now = MonotonicClock.now
         self._connections: set[LineConnection] = set()
         self._watchlist = Watchlist(self._connections)
@@ -177,10 +176,6 @@ class LineDoor:
         share = self._budget.share(_TENANT, peer)
         return Session(self.limits, self.readings, share, _new_mark, self.now(), trusts)
 
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call this in the next turn of the loop."""
-        self._loop.call_soon(call)
-
     def ask(self, connection: LineConnection, wish: Ask) -> None:
         """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
         number = self.driver.next_attempt()
@@ -223,29 +218,13 @@ class LineDoor:
 
     # ---- what attempts ask (see `attempt.Desk`)
 
-    def route(self, engine: str) -> LineRoute:
-        """Return how to reach this engine."""
-        return self.engines[engine]
-
-    def target(self, route: LineRoute) -> bytes:
+    def target(self, route: EngineRoute) -> bytes:
         """Return what to post to there."""
         return route.base_path + self._target
 
     def request_id(self, attempt: int) -> str:
         """Return the id under which operators and engines know this attempt."""
         return f"{self._boot}-{attempt:x}"
-
-    def started(self) -> None:
-        """Count a start."""
-        self.executed += 1
-
-    def refused(self) -> None:
-        """Count a yield."""
-        self.yielded += 1
-
-    def named(self, attempt: int, upstream_id: bytes) -> None:
-        """Tell the listener which id an engine gave its answer."""
-        self.on_upstream_named(attempt, upstream_id)
 
     # ---- numbers
 

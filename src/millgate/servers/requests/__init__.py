@@ -1,1 +1,1 @@
-"""What a request's head and body say, and how it is refused: the same for every door that takes HTTP requests."""
+"""What a request says, how it is refused, and what an answer to it is worth: the same at every door."""

@@ -268,8 +268,8 @@ def test_clients_that_come_to_other_replicas_are_not_believed_absent() -> None:
         ask(gate, number)
     gate.handle(Tick(), 100.0)
     (pool,) = gate._knowledge.engines.routes.pools
-    assert pool.appointments.came_and_told()[1] == 18.0, "as many have lapsed here"
-    assert min(pool.appointments.attendance(100.0)) == 1.0
+    assert pool.appointments.attendance.counts[1] == 18.0, "as many have lapsed here"
+    assert min(pool.appointments.shares(100.0)) == 1.0
 
 
 def test_a_replica_that_drains_wants_nothing_more_than_runs() -> None:

@@ -80,6 +80,40 @@ def test_the_buckets_of_several_tenants_have_lines_of_their_own() -> None:
     assert list(bob.values()) == pytest.approx([1.0, 2.0])
 
 
+def test_what_clients_of_one_tenant_do_shortens_no_hint_of_another_whose_bucket_is_its_own() -> None:
+    """Two of `nightly` are refused and never return; 3 s later thirty of `ann` keep their hints."""
+    gate = _gate(_requests(burst_s=10.0, each=("tenant",)))
+    for number in range(10):
+        assert isinstance(ask(gate, 900 + number, tenant="nightly"), Admit)
+    _refused(gate, range(910, 912), tenant="nightly")
+    for number in range(10):
+        assert isinstance(ask(gate, 800 + number, 3.9, tenant="ann"), Admit)
+    told = _refused(gate, range(20), 3.9, tenant="ann")
+
+    assert list(told.values()) == pytest.approx([4.9 + number for number in range(20)])
+    assert all(isinstance(_back(gate, number, at, tenant="ann"), Admit) for number, at in told.items())
+
+
+@pytest.mark.parametrize("whose", [{"each": ("tenant",)}, {"tenant": "ann"}])
+def test_a_bucket_of_one_tenant_counts_by_what_its_own_clients_did(whose: dict[str, Any]) -> None:
+    gate = _gate(_requests(burst_s=10.0, **whose))
+    for number in range(10):
+        assert isinstance(ask(gate, 800 + number, tenant="ann"), Admit)
+    _refused(gate, range(2), tenant="ann")
+    for number in range(3):
+        assert isinstance(ask(gate, 810 + number, 3.2, tenant="ann"), Admit)
+    arrivals = [Arrived(20 + number, "ann", prompt_bytes=400, fingerprint=lambda: 7) for number in range(2)]
+    said = gate.explain(arrivals[0], 3.9).decision
+    first, second = [gate.handle(arrival, 3.9)[0] for arrival in arrivals]
+
+    assert isinstance(first, Yield)
+    assert isinstance(second, Yield)
+    assert first._replace(quota=()) == said
+    # Of the two that were told none came, the first forgotten by a fiftieth: with the prior of 1.5 outcomes 1.5 of 3.48 are expected.
+    assert second.promised == pytest.approx(1.5 / (1.5 + 1.98))
+    assert second.retry_after_s - first.retry_after_s == pytest.approx(second.promised)
+
+
 def test_tokens_are_promised_by_how_many_each_asks_for() -> None:
     rule = QuotaRule("tokens", QuotaLimit(QuotaKind.ITPM, 6_000, burst_s=10.0))
     gate = _gate(rule)

@@ -307,7 +307,7 @@ class Allowances:
         """End its appointment, here or at another replica; return its turn there."""
         turn, told = self.lines.returned(number), self._told(request, now)
         if turn is None and told is not None:
-            self.lines.visited(request.tenant, ClientKind.FIRST)
+            self.lines.attendance.visited(request.tenant, ClientKind.FIRST)
             turn = age_key(told.opens_at, request.arrival_number)
         return turn
 

@@ -78,7 +78,7 @@ def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now
     if record is not None:
         pool.appointments.take(record)
     elif request.age.appointment is not None:
-        pool.appointments.visited(request.tenant, ClientKind.FIRST)
+        pool.appointments.attendance.visited(request.tenant, ClientKind.FIRST)
     if not request.recognised:
         is_load = refused not in UNPROMISED
         work_s, service_s = (request.work_s, request.service_s) if is_load else (0.0, 0.0)

@@ -83,7 +83,7 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
     for pool in knowledge.engines.routes.pools:
         line = _Line(knowledge, pool, now)
         work_s = pool.queued_work_s + pool.appointments.work_s()
-        lines.append(PoolLine(pool.name, pool.queued_count, work_s, *pool.appointments.came_and_told()))
+        lines.append(PoolLine(pool.name, pool.queued_count, work_s, *pool.appointments.attendance.counts))
         for engine in pool.engines:
             numbers += _of_engine(engine, line, now)
             numbers += _of_account(engine, line, now)
@@ -102,7 +102,7 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
         needed, missing = bucket.wanted(now), waiting.missing(bucket, now, here=True)
         numbers += _of_bucket(("rate", "burst"), (rule.name,), bucket, rule.limit, needed, now, missing)
         promised = waiting.missing(bucket, now)
-        lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised, *waiting.came_and_told()))
+        lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised, *waiting.attendance.counts))
     if knowledge.draining:
         numbers = [each._replace(wanted=each.used, floor=0.0) for each in numbers]
     return SharedUse(tuple(numbers), tuple(lines))

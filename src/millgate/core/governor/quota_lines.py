@@ -38,28 +38,25 @@ class Elsewhere(NamedTuple):
     rate_per_s: float
 
 
-class Booking:
+class Booking(NamedTuple):
     """One appointment with the lines in which it stands, all by one key."""
 
-    __slots__ = ("appointment", "due_key", "key", "kind", "lines", "tenant")
+    appointment: Appointment
+    key: int
+    tenant: str
+    kind: int
+    lines: tuple[Bucket, ...]
 
-    def __init__(
-        self, appointment: Appointment, key: int, tenant: str, kind: int, lines: tuple[Bucket, ...]
-    ) -> None:
-        self.appointment = appointment
-        self.key = key
-        self.tenant = tenant
-        self.due_key = tenant, round(appointment.due_at * 1_000.0)
-        self.kind = kind
-        self.lines = lines
+    def due_key(self) -> tuple[str, int]:
+        """Return its tenant, and when it is due as a ticket says it."""
+        return self.tenant, round(self.appointment.due_at * 1_000.0)
 
 
 class _Asking(NamedTuple):
-    """Who asks for a place: its booking here, what it was told here or elsewhere, and which part of the line comes."""
+    """Who asks for a place: its booking here, and what it was told here or elsewhere."""
 
     own: Booking | None
     told: Appointment | None
-    share: float
 
     def key(self, now: float) -> int:
         """Return its place in a line, at the latest that of one who was told to come now."""
@@ -79,7 +76,8 @@ class QuotaLines:
     A refused client is told when the bucket has enough for all that were told before it and for itself; what others may still
     take counts by learned attendance. A client that is back at its own time needs only what the bucket has. Any other stands
     behind the appointments that have come and have not lapsed. A full bucket loses what it is given, so it waits for them no
-    longer than a client may be late, and for less where fewer are expected than the newcomer asks for. An appointment stands
+    longer than a client may be late, and for less where fewer are expected than the newcomer asks for. A bucket that one tenant has for
+    itself counts by that tenant's attendance alone: what clients of others do says nothing of its line. An appointment stands
     in the line of each bucket that was short for it. Beyond the bounds (INV-5) clients are told when it has enough for them alone.
 
     Replicas of a cluster have one line for each bucket that they share, each a part of it: a client is told when the rate of all has
@@ -87,7 +85,7 @@ class QuotaLines:
     """
 
     def __init__(self) -> None:
-        self._attendance = Attendance()
+        self.attendance = Attendance()
         self.bookings: dict[int, Booking] = {}
         self._lines: dict[Bucket, Ranking] = {}
         # By tenant and millisecond, as a ticket says it; of two in one the later.
@@ -101,25 +99,17 @@ class QuotaLines:
         return len(self.bookings)
 
     def shared_with(self, elsewhere: dict[Bucket, Elsewhere], came: float, told: float, now: float) -> None:
-        """Count with what other replicas have promised of these buckets, and with their `came_and_told`."""
+        """Count with what other replicas have promised of these buckets, and with the `counts` of their `attendance`."""
         self._elsewhere, self.is_shared = elsewhere, bool(elsewhere)
         self.promised_elsewhere = sum([each.promised for each in elsewhere.values()], 0.0)
-        self._attendance.shared_with(came, told, now)
-
-    def came_and_told(self) -> tuple[float, float]:
-        """Return the weights of the clients that came here when told, by any replica, and of those that were told here."""
-        return self._attendance.counts
-
-    def visited(self, tenant: str, kind: int) -> None:
-        """Learn that a client of this tenant keeps, here, an appointment that another replica gave it."""
-        self._attendance.visited(tenant, kind)
+        self.attendance.shared_with(came, told, now)
 
     def missing(self, bucket: Bucket, now: float, *, here: bool = False) -> float:
         """Return how much this bucket lacks of what it has promised: to all that come to any replica, or `here`."""
         line = self._lines.get(bucket)
         if line is None:
             return 0.0
-        attendance = self._attendance
+        attendance = self.attendance
         promised = line.total * (attendance.here if here else attendance.expected()) / PARTS
         return max(0.0, promised - max(0.0, bucket.level(now)))
 
@@ -132,11 +122,9 @@ class QuotaLines:
         """
         over = self._over(now)
         own = None if number in over else self.bookings.get(number)
-        lapsed = [self.bookings[each].kind for each in over]
-        share = self._attendance.expected(lapsed)
-        asking = _Asking(own, told if own is None else own.appointment, share)
+        asking = _Asking(own, told if own is None else own.appointment)
         worst: Behind | None = None
-        for bucket, needed in demands:
+        for bucket, needed, owner in demands:
             line = self._lines.get(bucket)
             if bucket.too_large(needed) or (line is None and bucket not in self._elsewhere):
                 continue
@@ -144,7 +132,7 @@ class QuotaLines:
                 line = Ranking()
             if over:
                 line = line.without([each.key for each in self._of_line(bucket, over)])
-            found = self._in_line(bucket, line, needed, asking, now)
+            found = self._in_line(bucket, line, needed, asking, self._share_of(owner, over), now)
             if found is not None and (worst is None or found.wait_s > worst.wait_s):
                 worst = found
         return worst
@@ -155,21 +143,28 @@ class QuotaLines:
         found = [self._due.get((tenant, due_ms + off)) for off in (0, -1, 1, -2, 2)]
         return next((number for number in found if number is not None), None)
 
+    def _share_of(self, owner: str | None, over: list[int]) -> float:
+        """Return which part of a line comes once these have lapsed: of a tenant's own, by what its clients did alone."""
+        lapsed = [self.bookings[each] for each in over]
+        if owner is None:
+            return self.attendance.expected([each.kind for each in lapsed])
+        return self.attendance.of_tenant(owner, [each.kind for each in lapsed if each.tenant == owner])
+
     def _in_line(
-        self, bucket: Bucket, line: Ranking, needed: float, asking: _Asking, now: float
+        self, bucket: Bucket, line: Ranking, needed: float, asking: _Asking, share: float, now: float
     ) -> Behind | None:
-        """Return the wait in this bucket's line; None where the request may go as far as this bucket is concerned."""
+        """Return the wait in this bucket's line, of which this `share` comes; None where the request may go as far as that is concerned."""
         due = 0.0
         if not asking.is_its_time(bucket, now):
             # As many come here from other replicas as go from here to them.
-            due = line.weighed_before(min(asking.key(now), age_key(now, 0)))[1] * asking.share / PARTS
+            due = line.weighed_before(min(asking.key(now), age_key(now, 0)))[1] * share / PARTS
         level = bucket.level(now)
         if bucket.wait_s(needed, now) <= 0.0 and (
             level >= needed + due or bucket.full_for_s(now) >= self._grace_s(line, due / needed)
         ):
             return None
         before = line.total if asking.told is None else line.weighed_before(asking.key(now))[1]
-        promised, rate_per_s, margin_s = before * asking.share / PARTS, bucket.rate_per_s, 0.0
+        promised, rate_per_s, margin_s = before * share / PARTS, bucket.rate_per_s, 0.0
         if (elsewhere := self._elsewhere.get(bucket)) is not None:
             # Lines of all replicas are taken to be of one age: as large a part of theirs is before it.
             part = before / line.total if line.total else float(asking.told is None)
@@ -205,12 +200,12 @@ class QuotaLines:
             turn = age_key(appointment.opens_at, number)
         buckets = tuple([each.bucket for each in open_lines])
         self.bookings[number] = booking = Booking(appointment, turn, tenant, kind, buckets)
-        self._due[booking.due_key] = number
-        self._attendance.opens(kind)
-        parts = PARTS * self._attendance.likelihood(tenant, kind)
-        for bucket, needed in open_lines:
-            line = self._lines.setdefault(bucket, Ranking())
-            line.add(turn, number, min(MOST_WEIGHT, round(needed * parts)))
+        self._due[booking.due_key()] = number
+        self.attendance.opens(kind)
+        parts = PARTS * self.attendance.likelihood(tenant, kind)
+        for bucket, needed, owner in open_lines:
+            line, weight = self._lines.setdefault(bucket, Ranking()), parts if owner is None else PARTS
+            line.add(turn, number, min(MOST_WEIGHT, round(needed * weight)))
         self._note_end(appointment.lapses_at, number)
 
     def _is_taken(self, bucket: Bucket, key: int) -> bool:
@@ -241,10 +236,10 @@ class QuotaLines:
 
     def _close(self, number: int, *, attended: bool) -> None:
         booking = self.bookings.pop(number)
-        if self._due.get(booking.due_key) == number:
-            del self._due[booking.due_key]
-        self._attendance.closes(booking.kind)
-        self._attendance.learn(booking.tenant, booking.kind, attended=attended)
+        if self._due.get(booking.due_key()) == number:
+            del self._due[booking.due_key()]
+        self.attendance.closes(booking.kind)
+        self.attendance.learn(booking.tenant, booking.kind, attended=attended)
         for bucket in booking.lines:
             line = self._lines[bucket]
             line.remove(booking.key)

@@ -121,7 +121,7 @@ def capacity(knowledge: Knowledge) -> Capacity:
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
     standing = [pool.appointments.standing(now) for pool in knowledge.engines.routes.pools]
-    attendance = [pool.appointments.attendance(now) for pool in knowledge.engines.routes.pools]
+    attendance = [pool.appointments.shares(now) for pool in knowledge.engines.routes.pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known], 0)

@@ -38,10 +38,11 @@ class Who(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """What a request needs of one bucket."""
+    """What a request needs of one bucket; `owner` is the tenant that has the bucket for itself, None where several share it."""
 
     bucket: Bucket
     needed: float
+    owner: str | None = None
 
 
 class Shortage(NamedTuple):
@@ -93,8 +94,11 @@ class Ledger:
 
     def demands(self, who: Who, sizes: Sizes) -> list[Demand]:
         """Return what this request needs of each bucket that has been taken from; the others are full."""
-        found = [(self._find(rule, who), needed_amount(rule.limit, sizes)) for rule in self._held_to(who)]
-        return [Demand(bucket, needed) for bucket, needed in found if bucket is not None]
+        return [
+            Demand(bucket, needed_amount(rule.limit, sizes), rule.tenant or _key(rule, who)[1])
+            for rule in self._held_to(who)
+            if (bucket := self._find(rule, who)) is not None
+        ]
 
     def take(self, who: Who, sizes: Sizes, now: float) -> Reservation | None:
         """Take from every bucket; the caller has asked `shortage` at this very instant. None where no rule holds."""

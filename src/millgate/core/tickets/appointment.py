@@ -78,8 +78,6 @@ _KEEP: Final = 1.0 - 1.0 / 50.0
 # A balancer may send clients elsewhere at once: of those of one replica the last ten count
 # (`lab.replica_quotas`, seeds 821 to 826: of the last fifty, 1.8 and 1.2 points fewer hints are kept with 70 and 95 % at one).
 _HERE_WEIGHT: Final = 0.1
-# What replicas of a cluster share is forgotten in as long as the longest hint takes.
-_SHARED_MEMORY_S: Final = LONGEST_HINT_S
 
 
 class Attendance:
@@ -89,29 +87,25 @@ class Attendance:
     counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
 
     Replicas of a cluster share what they learn: a client may come to another replica than the one that told it. There all kinds have the
-    share of the whole cluster, by the `counts` of all. `here` is the part of the last few that was attended at this replica.
+    share of the whole cluster, by the `counts` of all: the weights of the clients that came here when told, by any replica, and of
+    those that were told here. `here` is the part of the last few that was attended at this replica.
     """
 
-    __slots__ = ("_all", "_faded_at", "_kinds", "_open", "_others", "_tenants", "here")
+    __slots__ = ("_faded_at", "_kinds", "_open", "_others", "_tenants", "counts", "here")
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
         self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in ClientKind]
         self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in ClientKind]
         self._open = [0] * len(ClientKind)
-        self._all, self._faded_at = (0.0, 0.0), 0.0
+        self.counts, self._faded_at = (0.0, 0.0), 0.0
         self._others: tuple[float, float] | None = None
         self.here = 1.0
 
-    @property
-    def counts(self) -> tuple[float, float]:
-        """The weights of the clients that came here when told, by any replica, and of those that were told here."""
-        return self._all
-
     def shared_with(self, came: float, told: float, now: float) -> None:
-        """Count with the `counts` of all others from now on; all fade by time, for their sum to be true."""
-        keep = max(0.0, 1.0 - (now - self._faded_at) / _SHARED_MEMORY_S)
-        self._all, self._faded_at = (self._all[0] * keep, self._all[1] * keep), now
+        """Count with the `counts` of all others from now on; for their sum to be true all fade in as long as the longest hint takes."""
+        keep = max(0.0, 1.0 - (now - self._faded_at) / LONGEST_HINT_S)
+        self.counts, self._faded_at = (self.counts[0] * keep, self.counts[1] * keep), now
         self._others = (came, told)
 
     def visited(self, tenant: str, kind: int) -> None:
@@ -119,7 +113,7 @@ class Attendance:
         if self._others is None:
             self.learn(tenant, kind, attended=True)
         else:
-            self._all = self._all[0] + 1.0, self._all[1]
+            self.counts = self.counts[0] + 1.0, self.counts[1]
 
     def opens(self, kind: int) -> None:
         """Count an appointment that is given to a client of this kind."""
@@ -140,15 +134,17 @@ class Attendance:
 
     def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
-        kinds = self._kinds
-        if lapsed:
-            kinds = kinds[:]
-            for kind in lapsed:
-                kinds[kind] = _with(kinds[kind], attended=False)
         if self._others is None:
-            return [_share(counts, 1.0) for counts in kinds]
-        came, told = self._all[0] + self._others[0], self._all[1] + self._others[1]
-        return [min(1.0, _share((came, told), 1.0))] * len(kinds)
+            return [_share(counts, 1.0) for counts in _once_lapsed(self._kinds, lapsed)]
+        came, told = self.counts[0] + self._others[0], self.counts[1] + self._others[1]
+        return [min(1.0, _share((came, told), 1.0))] * len(self._kinds)
+
+    def of_tenant(self, tenant: str, lapsed: Sequence[int] = ()) -> float:
+        """Return how likely a client of this tenant returns when told, by its own outcomes alone, as it is once these have `lapsed` too."""
+        if self._others is not None:
+            return self.expected()
+        kinds = _once_lapsed([each.get(tenant, (0.0, 0.0)) for each in self._tenants], lapsed)
+        return _share((sum([came for came, _ in kinds]), sum([told for _, told in kinds])), 1.0)
 
     def likelihood(self, tenant: str, kind: int) -> float:
         """Return how many times as likely as others of its kind a client of this tenant returns when told."""
@@ -162,7 +158,7 @@ class Attendance:
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
         self.here += (attended - self.here) * _HERE_WEIGHT
         if self._others is not None:
-            self._all = self._all[0] + attended, self._all[1] + 1.0
+            self.counts = self.counts[0] + attended, self.counts[1] + 1.0
         tenants = self._tenants[kind]
         known = tenants.pop(tenant, (0.0, 0.0))
         if len(tenants) >= MOST_TENANTS:
@@ -172,6 +168,13 @@ class Attendance:
 
 def _share(counts: tuple[float, float], prior: float) -> float:
     return (counts[0] + prior * PRIOR_OUTCOMES) / (counts[1] + PRIOR_OUTCOMES)
+
+
+def _once_lapsed(kinds: list[tuple[float, float]], lapsed: Sequence[int]) -> list[tuple[float, float]]:
+    kinds = kinds[:]
+    for kind in lapsed:
+        kinds[kind] = _with(kinds[kind], attended=False)
+    return kinds
 
 
 def _with(counts: tuple[float, float], *, attended: bool) -> tuple[float, float]:
@@ -401,8 +404,7 @@ class Slots:
             self.ends.append(0)
             self._rows += bytes(_ROW_BYTES)
         slot = self.free.pop()
-        due_at, told_at = record.due_at, record.told_at
-        awaited_at = told_at if due_at is None else due_at
+        awaited_at = record.told_at if record.due_at is None else record.due_at
         self.line[slot] = line
         _ROW.pack_into(
             self._rows,
@@ -420,7 +422,7 @@ class Slots:
             share,
             record.early_returns,
             record.lane,
-            due_at is None and told_at is not None,
+            record.due_at is None and awaited_at is not None,
             record.kind,
         )
         return slot
@@ -439,10 +441,9 @@ class Slots:
     ) -> ReturnRecord:
         """Return the record as it was left; its `open_until` is not told. Without `is_open` its appointment is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
-        turn, _, until, fingerprint, number, first_seen, as_old_as, lined_up_at, known_from = row[:9]
+        until, fingerprint, number, first_seen, as_old_as, lined_up_at, known_from = row[2:9]
         back_at, share, early, lane, told, kind = row[9:]
-        if not is_open:
-            turn = 0
+        turn: int = row[0] if is_open else 0
         return ReturnRecord(
             line.tenant,
             fingerprint,

@@ -202,7 +202,7 @@ class Appointments:
 
     def __init__(self, max_records: int) -> None:
         self._max_records = max_records
-        self._attendance = Attendance()
+        self.attendance = Attendance()
         self._slots = Slots()
         self._bodies = Bodies(self._slots)
         self._lines: dict[str, TenantRecords] = {}
@@ -251,13 +251,13 @@ class Appointments:
                 own = own.without([slot for slot in over if self._slots.line[slot] is own])
         key = turn_key(_turn(own, order, self._slots, age), number)
         ahead, weight = order.weighed_before(key)
-        share = self._attendance.expected([self._slots.kind(slot) for slot in over])
+        share = self.attendance.expected([self._slots.kind(slot) for slot in over])
         first = order.weights_before(key, most)
         return LineStanding(ahead + 1, weight / WORK_PARTS * share, first, share)
 
     def is_as_expected(self, share: float) -> bool:
         """Return whether about as much of the line returns as the `share` that was expected when a hint was given."""
-        return abs(self._attendance.expected() - share) <= ALIKE
+        return abs(self.attendance.expected() - share) <= ALIKE
 
     def has_room_for(self, tenant: str, now: float) -> bool:
         """Return whether `leave` would find room for a record of this tenant."""
@@ -277,10 +277,10 @@ class Appointments:
             return self.tenants > 1
         return sum([length > 0 for length in _lengths(self._lines, self._slots, over).values()]) > 1
 
-    def attendance(self, now: float) -> list[float]:
+    def shares(self, now: float) -> list[float]:
         """Return the shares of clients that return when told, by `ClientKind`, as they are at this time; changes nothing."""
         slots = self._slots
-        return self._attendance.shares([slots.kind(slot) for slot in self._over(now) if slots.turn_key(slot)])
+        return self.attendance.shares([slots.kind(slot) for slot in self._over(now) if slots.turn_key(slot)])
 
     def standing(self, now: float) -> tuple[int, int]:
         """Return how many appointments and records there are at this time, what has lapsed not counted."""
@@ -312,15 +312,15 @@ class Appointments:
             turn = turn_key(record.turn or _turn(line, self._order, self._slots, age), number)
         as_old_as = _age_in_turn(record, turn, self._order, self._slots)
         share = (
-            1.0 if record.appointment is None else self._attendance.expected()
+            1.0 if record.appointment is None else self.attendance.expected()
         )  # no hint, none to be judged
         slot = self._slots.put(record, line, turn, age, as_old_as, share)
         self._bodies.add(line.body_key(record.fingerprint), slot)
         line.kept()
         self.records += 1
         if turn:
-            likelihood = self._attendance.likelihood(record.tenant, record.kind)
-            self._attendance.opens(record.kind)
+            likelihood = self.attendance.likelihood(record.tenant, record.kind)
+            self.attendance.opens(record.kind)
             self._line_up(slot, line, turn, age, record.work_s * likelihood)
         self._will_end(slot, record.open_until if turn else record.known_until)
         return True
@@ -331,24 +331,12 @@ class Appointments:
         line = slots.line[slot]
         if line is not None and slots.record_of(slot, line).number == record.number:
             if slots.turn_key(slot):
-                self._attendance.learn(line.tenant, slots.kind(slot), attended=True)
+                self.attendance.learn(line.tenant, slots.kind(slot), attended=True)
             self._drop(slot, line)
-
-    def visited(self, tenant: str, kind: int) -> None:
-        """Learn that a client of this tenant keeps, here, an appointment that another replica gave it."""
-        self._attendance.visited(tenant, kind)
-
-    def shared_with(self, came: float, told: float, now: float) -> None:
-        """Count such clients of all other replicas when it is asked how many return, as `came_and_told` has them."""
-        self._attendance.shared_with(came, told, now)
-
-    def came_and_told(self) -> tuple[float, float]:
-        """Return the weights of the clients that came here when told, by any replica, and of those that were told here."""
-        return self._attendance.counts
 
     def work_s(self) -> float:
         """Return how many seconds of a stream all that are away will take, as far as they are expected to return."""
-        return self._order.total / WORK_PARTS * self._attendance.expected()
+        return self._order.total / WORK_PARTS * self.attendance.expected()
 
     def withdraw(self, tenant: str, fingerprint: int) -> None:
         """End the appointment of this request, of several equal ones that of the one due first; its record stays.
@@ -380,7 +368,7 @@ class Appointments:
                 continue
             turn, age, known_until, fingerprint = slots.ending(slot)
             if turn:
-                self._attendance.learn(line.tenant, slots.kind(slot), attended=False)
+                self.attendance.learn(line.tenant, slots.kind(slot), attended=False)
                 self._close(slot, line, turn, age)
             if known_until <= now:
                 self._forget(slot, line, fingerprint)
@@ -404,7 +392,7 @@ class Appointments:
         self._by_length.note(line.tenant, length - 1, length)
 
     def _close(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
-        self._attendance.closes(self._slots.kind(slot))
+        self.attendance.closes(self._slots.kind(slot))
         self._slots.close(slot)
         self._order.remove(turn_key)
         line.remove(age_key, slot)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -17,6 +18,8 @@ _LONGEST_SECRET = 4096
 _SHORTEST_ADMIN_TOKEN = 16
 """Characters; with 30 guesses a minute even one of digits alone is not found."""
 _HEADER_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_OTHER_ROLE: Final = {"prefill": "decode", "decode": "prefill"}
+_WILDCARDS: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104 - compared with, not bound to
 _TICKET_KEY = re.compile(r"(?:[0-9A-Fa-f]{2}){32,64}")
 
 
@@ -31,6 +34,8 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
     """Raise ConfigError with every setting that contradicts another."""
     found = [
         *_exposure(config),
+        *_doors(config),
+        *_servers(config),
         *_tenants(config),
         *_lane_paths(config),
         *_classes(config),
@@ -51,16 +56,10 @@ def read_admin_token(
     """Return the admin token, None without one; ConfigError where the address needs one."""
     token = environ.get(config.admin.token_env, "")
     if not token and not is_loopback(config.admin.host):
-        path = ("admin", "host")
-        message = (
-            f"{config.admin.host} can be reached from outside: "
-            f"put a token into the environment variable {config.admin.token_env}"
-        )
-        raise ConfigError(Problem(places.get(path), path, message))
+        raise _error(places, ("admin", "host"), _exposed(config.admin.host, config.admin.token_env))
     if token and len(token) < _SHORTEST_ADMIN_TOKEN:
-        path = ("admin", "token_env")
         message = f"the token in {config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
-        raise ConfigError(Problem(places.get(path), path, message))
+        raise _error(places, ("admin", "token_env"), message)
     return SecretStr(token) if token else None
 
 
@@ -73,9 +72,7 @@ def read_line_token(
         return None
     token = environ.get(line.token_env, "")
     if not token and not line.insecure and not is_loopback(line.host):
-        path = ("line", "host")
-        message = f"{line.host} can be reached from outside: put a token into the environment variable {line.token_env}"
-        raise ConfigError(Problem(places.get(path), path, message))
+        raise _error(places, ("line", "host"), _exposed(line.host, line.token_env))
     return SecretStr(token) if token else None
 
 
@@ -88,9 +85,8 @@ def read_ticket_secret(
         return None
     value = environ.get(name, "")
     if not _TICKET_KEY.fullmatch(value):
-        path = ("retries", "ticket_key_env")
         message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
-        raise ConfigError(Problem(_place(path, places), path, message))
+        raise _error(places, ("retries", "ticket_key_env"), message)
     return SecretStr(value)
 
 
@@ -131,9 +127,8 @@ def read_trace_headers(
         name, text = name.strip().lower(), unquote(text.strip())
         if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
             assert config.tracing is not None
-            path = ("tracing", "headers_env")
             message = f"the environment variable {config.tracing.headers_env} must hold name=value,name=value for headers"
-            raise ConfigError(Problem(_place(path, places), path, message))
+            raise _error(places, ("tracing", "headers_env"), message)
         headers[name] = SecretStr(text)
     return headers
 
@@ -168,6 +163,33 @@ def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:
         remedy = "add `tenants`, or --insecure (listen.insecure: true) if that is meant"
         message = f"{listen.host} can be reached from outside and no client keys are configured: {remedy}"
         yield ("listen", "host"), message
+
+
+def _doors(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    """Find doors that take each other's address; the HTTP door and the external processor are never open together."""
+    doors = [(name, "port", getattr(config, name)) for name in ("listen", "admin", "line", "extproc")]
+    doors.append(("extproc", "health_port", config.extproc))
+    for (name, field, door), (other, other_field, other_door) in combinations(doors, 2):
+        if door is None or other_door is None or (name, other) == ("listen", "extproc"):
+            continue
+        host, port = other_door.host, getattr(other_door, other_field)
+        if port and port == getattr(door, field) and _meet(door.host, host):
+            yield (other, other_field), f"{host}:{port} is taken by `{name}.{field}`: give each door its own"
+
+
+def _meet(*hosts: str) -> bool:
+    """Return whether doors on both hosts take the same address: a wildcard takes all of its family."""
+    one, other = [host.replace("localhost", "127.0.0.1") for host in hosts]
+    return one == other or ((":" in one) is (":" in other) and not _WILDCARDS.isdisjoint((one, other)))
+
+
+def _servers(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    """Find engines that are one server, which would get the caps of both; a provider's accounts may share an address."""
+    owners: dict[tuple[str, frozenset[str]], str] = {}
+    for index, engine in enumerate(config.engines):
+        server = engine.url.rstrip("/").removesuffix("/v1").rstrip("/"), frozenset(engine.models)
+        if engine.account is None and (owner := owners.setdefault(server, engine.name)) != engine.name:
+            yield ("engines", index, "url"), f"is that of {owner} too, and would get both caps: name it once"
 
 
 def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
@@ -257,7 +279,6 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
         }
         for role in ("prefill", "decode")
     }
-    others = {"prefill": "decode", "decode": "prefill"}
     for index, engine in enumerate(config.engines):
         own, is_sglang = frozenset(engine.models), engine.kv_transfer == "sglang"
         if engine.bootstrap_port is not None and not (is_sglang and engine.role == "prefill"):
@@ -266,7 +287,7 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
             if is_sglang:
                 yield ("engines", index, "kv_transfer"), "needs `role: prefill` or `role: decode`"
             continue
-        other, path = others[engine.role], ("engines", index, "role")
+        other, path = _OTHER_ROLE[engine.role], ("engines", index, "role")
         if engine.account is not None:
             yield path, "is for engines of your own: a provider's `account` hands nothing over"
         elif not models[other]:
@@ -283,7 +304,6 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
 
 def _required_places(config: Config) -> Iterator[tuple[SettingPath, str]]:
     """Find engines that require a place of which they do not say where it is, or in which none has the other role."""
-    others = {"prefill": "decode", "decode": "prefill"}
     for index, engine in enumerate(config.engines):
         required, path = engine.labels.required, ("engines", index, "labels", "required")
         if required is None:
@@ -294,10 +314,10 @@ def _required_places(config: Config) -> Iterator[tuple[SettingPath, str]]:
         elif place is None:
             yield path, f"needs the label `{required}` beside it"
         elif not any(
-            each.role == others[engine.role] and getattr(each.labels, required) == place
+            each.role == _OTHER_ROLE[engine.role] and getattr(each.labels, required) == place
             for each in config.engines
         ):
-            yield path, f"no engine with `role: {others[engine.role]}` has `{required}: {place}`"
+            yield path, f"no engine with `role: {_OTHER_ROLE[engine.role]}` has `{required}: {place}`"
 
 
 def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:
@@ -306,6 +326,14 @@ def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:
         for place, name in enumerate(engine.adapters):
             if name in engine.models:
                 yield ("engines", index, "adapters", place), f"is among the engine's `models` too: {name}"
+
+
+def _exposed(host: str, token_env: str) -> str:
+    return f"{host} can be reached from outside: put a token into the environment variable {token_env}"
+
+
+def _error(places: Mapping[SettingPath, ValueOrigin], path: SettingPath, message: str) -> ConfigError:
+    return ConfigError(Problem(_place(path, places), path, message))
 
 
 def _place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:

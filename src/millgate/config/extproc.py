@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.section import Section
-from millgate.config.values import Count, Duration, Name, Port, is_loopback
+from millgate.config.values import Count, Duration, Host, Name, Port, is_loopback
 
 _MOST_OBJECTIVES = 256
 
@@ -14,9 +14,8 @@ _MOST_OBJECTIVES = 256
 class ExtprocConfig(Section):
     """The external processor behind Envoy (`millgate extproc`): gRPC for Envoys. `millgate serve` does not read it."""
 
-    host: str = Field(
+    host: Host = Field(
         default="127.0.0.1",
-        min_length=1,
         description="Address to listen on. Another address than a loopback one needs `tls.client_ca`, or `insecure: true` where "
         "only Envoys reach it.",
     )

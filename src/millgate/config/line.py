@@ -6,15 +6,14 @@ from pydantic import Field, model_validator
 
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.section import Section
-from millgate.config.values import Duration, Port, VariableName, is_loopback
+from millgate.config.values import Duration, Host, Port, VariableName, is_loopback
 
 
 class LineConfig(Section):
     """The line door: newline-delimited JSON over TCP, for clients of the Heptamini protocol. Off without this section."""
 
-    host: str = Field(
+    host: Host = Field(
         default="127.0.0.1",
-        min_length=1,
         description="Address to listen on. Another address than a loopback one needs a token in the environment "
         "and `line.tls`, or `insecure: true`.",
     )

@@ -27,6 +27,7 @@ from millgate.config.values import (
     Count,
     Duration,
     HeaderName,
+    Host,
     Name,
     Network,
     Number,
@@ -63,9 +64,8 @@ class CorsConfig(Section):
 class ListenConfig(Section):
     """The HTTP door."""
 
-    host: str = Field(
+    host: Host = Field(
         default="127.0.0.1",
-        min_length=1,
         description="Address to listen on. Another address than a loopback one needs client keys (`tenants`), "
         "client certificates (`listen.tls.client_ca`), or `insecure: true` (`--insecure`).",
     )
@@ -107,9 +107,8 @@ class ListenConfig(Section):
 class AdminConfig(Section):
     """The admin door: health, metrics, state, explain. Never expose it to clients."""
 
-    host: str = Field(
+    host: Host = Field(
         default="127.0.0.1",
-        min_length=1,
         description="Address to listen on. Another address than a loopback one needs a token in the environment.",
     )
     port: Port = Field(default=8081, description="TCP port; 0 takes any free one.")

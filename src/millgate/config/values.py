@@ -108,6 +108,10 @@ def is_address(host: str) -> bool:
     return True
 
 
+def _without_brackets(host: str) -> str:
+    return host[1:-1] if host.startswith("[") and is_address(host[1:-1]) else host
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach this listening address."""
     try:
@@ -123,6 +127,7 @@ def _word_of(value: object) -> object:
 
 YesNoAuto = Annotated[Literal["auto", "yes", "no"], BeforeValidator(_word_of)]
 Url = Annotated[str, AfterValidator(check_url)]
+Host = Annotated[str, Field(min_length=1), AfterValidator(_without_brackets)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[a-z0-9.\-\[\]:]{1,253})$")]

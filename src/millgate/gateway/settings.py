@@ -2,7 +2,7 @@
 
 import ssl as tls
 from dataclasses import dataclass, field
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from millgate.core.settings import KV_LEASE_S
@@ -49,20 +49,8 @@ class EngineAddress:
         return self.host, self.port, self.base_path, self.ssl is not None, self.health, self.metered
 
     @classmethod
-    def from_url(
-        cls,
-        name: str,
-        url: str,
-        *,
-        files: TlsFiles | None = None,
-        server_name: str | None = None,
-        api_key: str | None = None,
-        health: str | None = "/health",
-        metered: bool = False,
-        kv_lease_s: float = KV_LEASE_S,
-        bootstrap_port: int | None = None,
-    ) -> Self:
-        """Read `http[s]://host[:port][/base][/v1]`; ValueError says what is wrong, TlsError which file."""
+    def from_url(cls, name: str, url: str, *, files: TlsFiles | None = None, **more: Any) -> Self:
+        """Read `http[s]://host[:port][/base][/v1]`, and take `more` fields; ValueError says what is wrong, TlsError which file."""
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise ValueError(f"{url!r} is not an address: write http://host:port")
@@ -71,19 +59,7 @@ class EngineAddress:
         base_path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         context = engine_context(files or TlsFiles()) if secure else None
         port = parts.port or (443 if secure else 80)
-        return cls(
-            name,
-            parts.hostname,
-            port,
-            base_path,
-            context,
-            server_name,
-            api_key,
-            health,
-            metered,
-            kv_lease_s=kv_lease_s,
-            bootstrap_port=bootstrap_port,
-        )
+        return cls(name, parts.hostname, port, base_path, context, **more)
 
 
 @dataclass(frozen=True, slots=True)

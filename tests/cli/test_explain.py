@@ -35,6 +35,18 @@ def test_without_a_gate_an_empty_one_decides_and_says_so(request_file: Path, cap
     assert PROMPT not in out + err
 
 
+def test_a_lane_that_there_is_not_is_an_error_that_names_the_lanes(
+    request_file: Path, capsys: Captured
+) -> None:
+    there_are = "names none (there are interactive, long_context, throughput)"
+    assert main(["explain", str(request_file), "--lane", "interactiv", *NOBODY]) == ExitCode.USAGE
+    assert f"--lane: {there_are}" in capsys.readouterr().err
+    with admin_door() as door:
+        code = main(["explain", str(request_file), "--lane", "interactiv", "--admin", door.url])
+    assert code == ExitCode.FAILURE
+    assert f"{door.url} answered 400: lane: names none (there are " in capsys.readouterr().err
+
+
 def test_of_several_engines_it_says_what_each_would_cost(request_file: Path, capsys: Captured) -> None:
     engines = ["engines=[{name: a, url: 'http://127.0.0.1:1'}, {name: b, url: 'http://127.0.0.1:2'}]"]
     code = main(["explain", str(request_file), *NOBODY, "--set", *engines])

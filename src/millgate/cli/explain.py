@@ -104,6 +104,9 @@ def decide_on_empty(loaded: "Loaded", description: Mapping[str, Any]) -> Answer:
         built = build_settings(loaded.config, None, loaded.places)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
+    lanes = [lane.name for lane in built.settings.lanes]
+    if description["lane"] and description["lane"] not in lanes:
+        raise CommandError(f"--lane: names none (there are {', '.join(lanes)})", ExitCode.USAGE)
     governor = build_governor(built.settings, 0.0)
     return plain_explanation(governor.explain(ExplainQuery(**description).arrival(), 0.0))
 

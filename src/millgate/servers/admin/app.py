@@ -82,6 +82,9 @@ class _Door:
         except _TooLargeError:
             message = f"the description is longer than {MAX_QUERY_BYTES} bytes"
             return error_answer(413, "too_large", message)
+        lanes = [lane["name"] for lane in (await self._source.state())["lanes"]] if query.lane else []
+        if query.lane and query.lane not in lanes:
+            return error_answer(400, "invalid_query", f"lane: names none (there are {', '.join(lanes)})")
         return json_answer(await self._source.explanation(query))
 
 

@@ -144,9 +144,8 @@ def _engines(state: State) -> Table:
 
 
 def _stance(engine: State) -> Text:
-    if engine.get("up") and (engine.get("account") or {}).get("breaker_open"):
-        return Text("breaker open", "red")
-    return Text("up", "green") if engine.get("up") else Text("down", "red")
+    trouble = "breaker open" if (engine.get("account") or {}).get("breaker_open") else ""
+    return Text(trouble or "up", "red" if trouble else "green") if engine.get("up") else Text("down", "red")
 
 
 def _engine_times(state: State) -> Table:

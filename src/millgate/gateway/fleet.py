@@ -1,6 +1,7 @@
 """The engines of a gateway: their connections and their watches, exchanged while requests run."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -214,17 +215,11 @@ async def answers(address: EngineAddress, within_s: float = 2.0) -> bool:
     """Return whether an engine's health page answers in time, as `HealthCheck` judges it; without one it does."""
     if address.health is None:
         return True
-    pool = _pool(address, UpstreamSettings(connect_s=within_s))
-    try:
+    with closing(_pool(address, UpstreamSettings(connect_s=within_s))) as pool:
         return await is_well(pool, (address.base_path + address.health).encode(), within_s)
-    finally:
-        pool.close()
 
 
 async def ask_engine(address: EngineAddress, within_s: float = 2.0) -> Gauges | None:
     """Read an engine's gauges and the size of its KV cache once; None when it shows no metrics page in time."""
-    pool = _pool(address, UpstreamSettings(connect_s=within_s))
-    try:
+    with closing(_pool(address, UpstreamSettings(connect_s=within_s))) as pool:
         return await discover(pool, address.base_path.encode() + b"/metrics", within_s)
-    finally:
-        pool.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from time import time
 
 from millgate.core.events import QuotaSeen
-from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.core.words import QuotaKind
 from millgate.dialects.quota_headers import read_quota_headers
 from millgate.http1.client import AnswerHead, Call, Receiver, Upstream
 from millgate.http1.wire.fields import Lines
@@ -85,7 +85,7 @@ class MeteredUpstream:
 class _Listener:
     """Hands everything on, and the head to the meter as well."""
 
-    __slots__ = ("_read", "_receiver", "on_data", "on_end")
+    __slots__ = ("_read", "_receiver", "on_data", "on_end", "on_failed", "on_raised")
 
     def __init__(self, receiver: Receiver, read: Callable[[AnswerHead], None]) -> None:
         self._receiver = receiver
@@ -93,16 +93,10 @@ class _Listener:
         # Chunks pass without a call in between.
         self.on_data = receiver.on_data
         self.on_end = receiver.on_end
+        self.on_failed = receiver.on_failed
+        self.on_raised = receiver.on_raised
 
     def on_head(self, head: AnswerHead) -> None:
         """Read the head first: what it says holds for the next attempt already."""
         self._read(head)
         self._receiver.on_head(head)
-
-    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Hand it on."""
-        self._receiver.on_failed(kind, sent, detail)
-
-    def on_raised(self) -> None:
-        """Hand it on."""
-        self._receiver.on_raised()

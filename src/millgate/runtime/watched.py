@@ -221,7 +221,7 @@ class _Trial:
     A whole answer may take minutes, and all requests wait for this one.
     """
 
-    __slots__ = ("_answered", "_check", "_receiver", "on_data", "on_end", "on_failed")
+    __slots__ = ("_answered", "_check", "_receiver", "on_data", "on_end", "on_failed", "on_raised")
 
     def __init__(self, receiver: Receiver, check: HealthCheck) -> None:
         self._receiver = receiver
@@ -230,6 +230,7 @@ class _Trial:
         self.on_data: Callable[[bytes], None] = self._first_data
         self.on_end = receiver.on_end
         self.on_failed = receiver.on_failed
+        self.on_raised = receiver.on_raised
 
     def on_head(self, head: AnswerHead) -> None:
         """Note whether bytes will be a success."""
@@ -237,10 +238,6 @@ class _Trial:
         if COMPLAINING <= head.status < FAULTY:
             self._check.undecided()
         self._receiver.on_head(head)
-
-    def on_raised(self) -> None:
-        """Hand it on."""
-        self._receiver.on_raised()
 
     def _first_data(self, data: bytes) -> None:
         self.on_data = self._receiver.on_data

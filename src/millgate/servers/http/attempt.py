@@ -143,13 +143,12 @@ class HttpAttempt(CallHolder):
 
     def on_admit(self, decision: Admit) -> None:
         """Send it to its engine, unless its client has left in this very moment."""
-        if self.over:
-            return
-        try:
-            self._run(decision)
-        except Exception:
-            self.broken()
-            raise
+        if not self.over:
+            try:
+                self._run(decision)
+            except Exception:
+                self.broken()
+                raise
 
     def _run(self, decision: Admit) -> None:
         self._engine = engine = _way(self, self._desk, self._reading, decision, stream=self._facts.stream)
@@ -265,12 +264,11 @@ class HttpAttempt(CallHolder):
 
     def broken(self) -> None:
         """End as failed: whatever our own fault is, the client must not wait and the permit must come back."""
-        if self.over:
-            return
-        try:
-            tell_broken(self)
-        finally:
-            self.failed(FailureKind.BROKEN, Sent.BYTES)
+        if not self.over:
+            try:
+                tell_broken(self)
+            finally:
+                self.failed(FailureKind.BROKEN, Sent.BYTES)
 
     def stored(self, answer_id: str) -> None:
         """Let the door remember where the answer is kept."""

@@ -88,53 +88,35 @@ def bootstrap(
     }
     return {
         "admin": {"address": _address(addresses.admin)},
-        "static_resources": {
-            "listeners": [listener],
-            "clusters": [_engines(streams, connect_s), processor],
-        },
+        "static_resources": {"listeners": [listener], "clusters": [_engines(streams, connect_s), processor]},
     }
 
 
 _HCM: Final = (
     "envoy.filters.network.http_connection_manager",
-    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+    "filters.network.http_connection_manager.v3.HttpConnectionManager",
 )
 _EARLY: Final = (
     "envoy.http.early_header_mutation.header_mutation",
-    "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation",
+    "http.early_header_mutation.header_mutation.v3.HeaderMutation",
 )
-_EXT_PROC: Final = (
-    "envoy.filters.http.ext_proc",
-    "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
-)
-_SSE: Final = (
-    "envoy.filters.http.sse_to_metadata",
-    "envoy.extensions.filters.http.sse_to_metadata.v3.SseToMetadata",
-)
-_SSE_PARSER: Final = (
-    "envoy.content_parsers.json",
-    "envoy.extensions.content_parsers.json.v3.JsonContentParser",
-)
-_JSON: Final = (
-    "envoy.filters.http.json_to_metadata",
-    "envoy.extensions.filters.http.json_to_metadata.v3.JsonToMetadata",
-)
-_LUA: Final = ("envoy.filters.http.lua", "envoy.extensions.filters.http.lua.v3.Lua")
-_ROUTER: Final = ("envoy.filters.http.router", "envoy.extensions.filters.http.router.v3.Router")
-_LOG: Final = (
-    "envoy.access_loggers.http_grpc",
-    "envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig",
-)
-_TLS: Final = (
-    "envoy.transport_sockets.tls",
-    "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-)
+_EXT_PROC: Final = ("envoy.filters.http.ext_proc", "filters.http.ext_proc.v3.ExternalProcessor")
+_SSE: Final = ("envoy.filters.http.sse_to_metadata", "filters.http.sse_to_metadata.v3.SseToMetadata")
+_SSE_PARSER: Final = ("envoy.content_parsers.json", "content_parsers.json.v3.JsonContentParser")
+_JSON: Final = ("envoy.filters.http.json_to_metadata", "filters.http.json_to_metadata.v3.JsonToMetadata")
+_LUA: Final = ("envoy.filters.http.lua", "filters.http.lua.v3.Lua")
+_ROUTER: Final = ("envoy.filters.http.router", "filters.http.router.v3.Router")
+_LOG: Final = ("envoy.access_loggers.http_grpc", "access_loggers.grpc.v3.HttpGrpcAccessLogConfig")
+_TLS: Final = ("envoy.transport_sockets.tls", "transport_sockets.tls.v3.UpstreamTlsContext")
 _OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 def _typed(kind: tuple[str, str], config: Mapping[str, Any]) -> Tree:
     name, message = kind
-    return {"name": name, "typed_config": {"@type": f"type.googleapis.com/{message}", **config}}
+    return {
+        "name": name,
+        "typed_config": {"@type": f"type.googleapis.com/envoy.extensions.{message}", **config},
+    }
 
 
 def _connection_manager(longest_silence_s: float) -> Tree:

@@ -41,6 +41,8 @@ class WaitingStream(Protocol):
 
     number: int
     window: int
+    unsent: int
+    """How many bytes `FrameWriter` knows to wait."""
 
     def flush(self) -> None:
         """Send what the windows let through."""
@@ -76,17 +78,7 @@ class FrameWriter:
     While it `gathers`, its owner will call `write`.
     """
 
-    __slots__ = (
-        "_blocked",
-        "_out",
-        "_starved",
-        "_unsent",
-        "_unsent_bytes",
-        "_window",
-        "first_window",
-        "gathers",
-        "transport",
-    )
+    __slots__ = ("_blocked", "_out", "_starved", "_unsent", "_window", "first_window", "gathers", "transport")
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -96,8 +88,7 @@ class FrameWriter:
         self._blocked: OrderedDict[int, WaitingStream] = OrderedDict()
         """They wait for the connection's window, the longest first; those in `_starved` wait for their own."""
         self._starved: dict[int, WaitingStream] = {}
-        self._unsent: dict[int, int] = {}
-        self._unsent_bytes = 0
+        self._unsent = 0
 
     def put(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Send a frame; those of one turn leave together."""
@@ -154,16 +145,16 @@ class FrameWriter:
         else:
             self._blocked.pop(number, None)
             self._starved[number] = stream
-        self._unsent_bytes += size - self._unsent.get(number, 0)
-        self._unsent[number] = size
-        if self._unsent_bytes > MOST_UNSENT_BYTES and self.transport is not None:
+        self._unsent += size - stream.unsent
+        stream.unsent = size
+        if self._unsent > MOST_UNSENT_BYTES and self.transport is not None:
             self.transport.abort()
 
     def drop(self, stream: WaitingStream) -> None:
         """Forget a stream that is over, or waits no more."""
-        size = self._unsent.pop(stream.number, 0)
-        if size:
-            self._unsent_bytes -= size
+        if stream.unsent:
+            self._unsent -= stream.unsent
+            stream.unsent = 0
             self._blocked.pop(stream.number, None)
             self._starved.pop(stream.number, None)
 

@@ -10,15 +10,7 @@ from google.protobuf.message import DecodeError
 from millgate.servers.extproc.hpack import Field, literal
 from millgate.servers.extproc.http2 import Http2Stream
 
-OK, CANCELLED, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = (
-    0,
-    1,
-    3,
-    5,
-    8,
-    12,
-    13,
-)
+OK, INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 0, 3, 5, 8, 12, 13
 """Status codes."""
 MOST_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 """gRPC's usual bound; Envoy cuts bodies into pieces of at most 1 MB."""

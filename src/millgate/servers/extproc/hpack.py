@@ -11,6 +11,14 @@ _ENTRY_BYTES: Final = 32
 MOST_LIST_BYTES: Final = 64 * 1024
 """Most bytes of names and values in one block; gRPC clients send some hundred."""
 
+_VALUELESS: Final = b"""
+accept-language accept-ranges accept access-control-allow-origin age allow authorization
+cache-control content-disposition content-encoding content-language content-length content-location
+content-range content-type cookie date etag expect expires from host if-match if-modified-since
+if-none-match if-range if-unmodified-since last-modified link location max-forwards
+proxy-authenticate proxy-authorization range referer refresh retry-after server set-cookie
+strict-transport-security transfer-encoding user-agent vary via www-authenticate
+"""
 _STATIC: Final[tuple[Field, ...]] = tuple(
     (name, value)
     for name, *values in (
@@ -21,56 +29,7 @@ _STATIC: Final[tuple[Field, ...]] = tuple(
         (b":status", b"200", b"204", b"206", b"304", b"400", b"404", b"500"),
         (b"accept-charset", b""),
         (b"accept-encoding", b"gzip, deflate"),
-        *(
-            (name.encode(), b"")
-            for name in [
-                "accept-language",
-                "accept-ranges",
-                "accept",
-                "access-control-allow-origin",
-                "age",
-                "allow",
-                "authorization",
-                "cache-control",
-                "content-disposition",
-                "content-encoding",
-                "content-language",
-                "content-length",
-                "content-location",
-                "content-range",
-                "content-type",
-                "cookie",
-                "date",
-                "etag",
-                "expect",
-                "expires",
-                "from",
-                "host",
-                "if-match",
-                "if-modified-since",
-                "if-none-match",
-                "if-range",
-                "if-unmodified-since",
-                "last-modified",
-                "link",
-                "location",
-                "max-forwards",
-                "proxy-authenticate",
-                "proxy-authorization",
-                "range",
-                "referer",
-                "refresh",
-                "retry-after",
-                "server",
-                "set-cookie",
-                "strict-transport-security",
-                "transfer-encoding",
-                "user-agent",
-                "vary",
-                "via",
-                "www-authenticate",
-            ]
-        ),
+        *((name, b"") for name in _VALUELESS.split()),
     )
     for value in values
 )

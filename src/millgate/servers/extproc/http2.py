@@ -33,7 +33,6 @@ from millgate.servers.extproc.frames import (
     PING,
     PREFACE,
     PRIORITIZED,
-    PRIORITY,
     PROTOCOL_ERROR,
     PUSH,
     REFUSED_STREAM,
@@ -80,13 +79,14 @@ class Http2Stream:
         "read_bytes",
         "started",
         "trailers",
+        "unsent",
         "window",
     )
 
     def __init__(self, connection: "Http2Connection", number: int) -> None:
         self._connection = connection
         self.number = number
-        self.window = 0
+        self.window = self.unsent = 0
         self.owner: StreamOwner | None = None
         self.started = False
         self.ended = False
@@ -190,11 +190,9 @@ class Http2Connection(_UnpausedProtocol):
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             DATA: self._take_data,
             HEADERS: self._take_headers,
-            PRIORITY: self._take_nothing,
             RST_STREAM: self._take_reset,
             SETTINGS: self._take_settings,
             PING: self._take_ping,
-            GOAWAY: self._take_nothing,
             WINDOW_UPDATE: self._take_window,
             CONTINUATION: self._take_continuation,
         }
@@ -256,13 +254,9 @@ class Http2Connection(_UnpausedProtocol):
             number = int.from_bytes(data[at + 5 : at + 9]) & 0x7FFFFFFF
             if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
                 raise Http2Error(PROTOCOL_ERROR, "a header block must not be interrupted")
-            take = self._takers.get(kind)
-            if take is not None:
-                take(flags, number, data[at + 9 : end])
-            elif kind == PUSH:
+            if kind == PUSH:
                 raise Http2Error(PROTOCOL_ERROR, "a client pushes nothing")
-            else:
-                self._idle.count()
+            self._takers.get(kind, self._take_nothing)(flags, number, data[at + 9 : end])
             at = end
         self._buffer += data[at:]
 
@@ -395,7 +389,7 @@ class Http2Connection(_UnpausedProtocol):
                 stream.flush()
 
     def _take_nothing(self, _flags: int, _number: int, _payload: bytes) -> None:
-        """Priorities are not kept; a peer that leaves closes the connection itself."""
+        """Priorities are not kept, a peer that leaves closes the connection itself, and other kinds say nothing to us."""
         self._idle.count()
 
     def forget(self, stream: Http2Stream) -> None:

@@ -66,11 +66,7 @@ class ExtprocServer:
         return bound, health_bound
 
     async def _open(
-        self,
-        host: str,
-        port: int,
-        services: Mapping[bytes, HandlerMaker],
-        ssl: tls.SSLContext | None = None,
+        self, host: str, port: int, services: Mapping[bytes, HandlerMaker], ssl: tls.SSLContext | None = None
     ) -> int:
         begin, most = opener(services), self._desk.settings.streams + _MORE_STREAMS
         # Its sockets are declared as a tuple, which compiled code insists on, and are a list of uvloop's.

@@ -128,7 +128,7 @@ class Waiting:
 
     def __init__(self, out: FrameWriter, number: int, steps: list[int]) -> None:
         self.out, self.number, self.steps = out, number, steps
-        self.window = 0
+        self.window = self.unsent = 0
         self.left = 3
 
     def flush(self) -> None:

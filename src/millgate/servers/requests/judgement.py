@@ -102,14 +102,26 @@ class AnswerJudge:
         """Read what has come."""
         if self.is_over:
             return
-        if self._splitter is not None:
+        splitter = self._splitter
+        if splitter is not None:
             try:
-                self._read(self._splitter.feed(data))
+                if not self._goes_on(splitter, data):
+                    self._read(splitter.feed(data))
             except EventFloodError:
                 self._close(FailureKind.PROTOCOL)
             return
         self._ends.add(data)
         self._size += len(data)
+
+    def _goes_on(self, splitter: Splitter, data: bytes) -> bool:
+        """Whether these are whole events behind the first token of which each says that it does not end the answer: nearly all. Count them."""
+        if not self.events or splitter.rest or not data.endswith(b"\n\n") or data.find(b"\r") >= 0:
+            return False
+        pieces = data[:-2].split(b"\n\n")
+        mark = self._dialect.unfinished
+        goes_on = all(mark in piece for piece in pieces)
+        self.events += len(pieces) if goes_on else 0
+        return goes_on
 
     def end(self, *, delimited: bool = True) -> None:
         """Judge the end: a stream is whole with its terminal event, or at least with a finish reason and a framed end."""

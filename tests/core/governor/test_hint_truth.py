@@ -4,11 +4,20 @@ from typing import Any
 
 import pytest
 
+from core.governor.asking import ask, gate_of
 from core.world import steady_prior
-from millgate.core.decisions import Admit, Yield
+from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.settings import (
+    EngineSettings,
+    LaneSettings,
+    QuotaLimit,
+    QuotaRule,
+    Settings,
+    TenantSettings,
+)
+from millgate.core.words import QuotaKind, Reason
 from millgate.wiring.governor import build_governor
 
 
@@ -118,3 +127,71 @@ def test_explaining_judges_nobody() -> None:
     assert gate.judged == (0, 0)
     assert said.decision == gate.core.handle(arrival, hint_s)[0]
     assert gate.judged == (1, 0)
+
+
+def _quota_gate(max_inflight: int | None = None, streams: int = 4, **lane: Any) -> Governor:
+    """Return a gate with a quota of a request a second, or one with a limit of running requests."""
+    rule = QuotaRule("requests", QuotaLimit(QuotaKind.RPM, 60, burst_s=1.0))
+    tenants = () if max_inflight is None else (TenantSettings("", max_inflight=max_inflight),)
+    gate = gate_of(
+        LaneSettings("lane", deadline_s=60.0, **lane),
+        streams=streams,
+        quotas=(rule,) if max_inflight is None else (),
+        tenants=tenants,
+    )
+    assert isinstance(ask(gate, 0), Admit)
+    return gate
+
+
+def _judged(gate: Governor, now: float) -> tuple[int, int]:
+    (lane,) = gate.snapshot(now).lanes
+    return lane.hints_kept, lane.hints_broken
+
+
+def test_a_hint_of_a_quota_is_judged_and_teaches_nothing_of_the_line_of_engines() -> None:
+    gate = _quota_gate()
+    (pool,) = gate._knowledge.engines.routes.pools
+    pool.overtaking.share = 0.5
+    told = [ask(gate, number) for number in (1, 2)]
+    assert [each.retry_after_s for each in told] == pytest.approx([1.0, 2.0])
+    back = ask(gate, 3, 1.0, fingerprint=lambda: 1, retry_count=1)
+
+    assert isinstance(back, Admit)
+    assert back.due_at == pytest.approx(1.0)
+    assert _judged(gate, 1.0) == (1, 0)
+    # The bucket is taken from by another gate's clients, as it seems: what was promised is not there.
+    for _, bucket in gate._knowledge.allowances.ledger.shared():
+        bucket.take(1.0, 1.5)
+    assert isinstance(ask(gate, 4, 2.0, fingerprint=lambda: 2, retry_count=1), Yield)
+    assert _judged(gate, 2.0) == (1, 1)
+    assert pool.overtaking.share == 0.5
+
+
+def test_a_quotas_hint_is_broken_where_an_engine_lets_its_client_wait() -> None:
+    gate = _quota_gate(streams=1)
+    assert ask(gate, 1).retry_after_s == pytest.approx(1.0)
+    assert isinstance(ask(gate, 2, 1.0, fingerprint=lambda: 1, retry_count=1), Queue)
+    assert _judged(gate, 1.0) == (0, 0)
+    for event in (FirstToken(0), Finished(0, 100, 100)):
+        gate.handle(event, 2.0)
+    (admit,) = gate.handle(Released(0), 2.0)
+
+    assert isinstance(admit, Admit)
+    assert _judged(gate, 2.0) == (0, 1)
+
+
+def test_a_return_that_a_quota_did_not_ask_for_is_not_judged() -> None:
+    for back_at in (0.3, 2.6):
+        gate = _quota_gate()
+        ask(gate, 1)
+        ask(gate, 2, back_at, fingerprint=lambda: 1, retry_count=1)
+        assert _judged(gate, back_at) == (0, 0)
+
+
+def test_the_limit_of_running_requests_promises_no_place_and_is_not_judged() -> None:
+    gate = _quota_gate(max_inflight=1)
+    refused = ask(gate, 1)
+    assert (refused.reason, refused.retry) == (Reason.TENANT_LIMIT, True)
+    assert isinstance(ask(gate, 2, refused.retry_after_s, fingerprint=lambda: 1, retry_count=1), Yield)
+
+    assert _judged(gate, refused.retry_after_s) == (0, 0)

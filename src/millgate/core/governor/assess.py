@@ -486,7 +486,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
         expected_ttft_s=ttft_s,
         first_event_by=first_event_by,
         reshaped=request.reshaped,
-        due_at=None if request.age.appointment is None else request.age.appointment.due_at,
+        due_at=None if request.age.promise is None else request.age.promise.due_at,
         classed=request.classed,
         candidates=candidates,
     )

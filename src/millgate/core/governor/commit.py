@@ -392,7 +392,8 @@ def _leave_record(
         allowances.streams.told(tenant, streams, appointment.lapses_at, now, is_back=request.recognised)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)
     if reason in OUT_OF_LINE and decision.retry:
-        record = record_of(request, known_from, until, told_at=appointment.due_at)
+        lapses_at = appointment.lapses_at if reason is Reason.QUOTA else 0.0
+        record = record_of(request, known_from, until, None, lapses_at, told_at=appointment.due_at)
     elif decision.retry:
         oldest = _oldest_age(waiting, request)
         record = record_of(request, known_from, until, appointment.due_at, appointment.lapses_at, oldest)
@@ -455,12 +456,14 @@ def _judge_hint(request: Request, now: float, *, admitted: bool) -> None:
 
     A return before the promise has nearly come, or after its appointment has lapsed, is not on time.
     """
-    told, back_at = request.age.appointment, request.arrived_at
-    if told is None or not request.age.is_promised:
+    told, back_at = request.age.promise, request.arrived_at
+    if told is None or not told.is_honoured(back_at):
         return
     pool = request.route.pool
     kept = admitted and told.is_kept(back_at, now)
     request.lane.judged_hint(kept=kept)
+    if told is not request.age.appointment:
+        return  # what a quota promised says nothing of the line of engines
     per_s = pool.capacity_forecast.per_s()
     if kept:
         pool.overtaking.was_kept(told.hint_s, per_s)

@@ -44,6 +44,14 @@ class Age:
             self._prove(arrival, arrival.first_seen, settings, now)
         self.is_promised, self.agreed = self._standing(arrival, now)
 
+    @property
+    def promise(self) -> Appointment | None:
+        """What its client was promised: its appointment in the line of engines, or in that of a quota."""
+        record = self.record
+        if record is None or record.due_at is not None or record.open_until <= 0.0:
+            return self.appointment
+        return record.appointment
+
     def begins_anew(self, now: float) -> None:
         """Its deadline begins now; its place in the line stays."""
         self.first_seen = now

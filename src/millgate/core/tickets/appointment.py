@@ -186,7 +186,7 @@ class ReturnRecord:
 
     `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
     a record without an appointment; `told_at` is when a client was asked back that has none, as by a quota.
-    `open_until` is when its appointment lapses; recognition lasts from `known_from` until `known_until`, which is not
+    `open_until` is when its appointment lapses, in the line of engines or of a quota, 0 without one; recognition lasts from `known_from` until `known_until`, which is not
     before `open_until`. `lined_up_at` is the age by which it stands in the line: None for `first_seen`, later for a
     request that came too early too often. `early_returns` counts how often it was back before its hint. `turn` is its
     turn in the fair line, handed in again when the request is refused again; 0 has one given. `slot` is where
@@ -273,7 +273,7 @@ NUMBER_BITS: Final = 21
 _SHORT: Final = 32
 # A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
 # what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
-# expected to return, early returns, the lane, whether told without an appointment, and last the kind of client).
+# expected to return, early returns, the lane, whether told without an appointment, 2 for one that a quota's line has, and last the kind of client).
 _ROW: Final = Struct("@qqdQqdddddfIIBB")
 _ENDING: Final = Struct("@qqdQ")
 _KEY: Final = Struct("@q")
@@ -422,7 +422,7 @@ class Slots:
             share,
             record.early_returns,
             record.lane,
-            record.due_at is None and awaited_at is not None,
+            (record.due_at is None and awaited_at is not None) * (1 + (record.open_until > 0.0)),
             record.kind,
         )
         return slot
@@ -439,7 +439,7 @@ class Slots:
     def record_of(
         self, slot: int, line: TenantRecords, *, is_open: bool = True, is_shared: bool = False
     ) -> ReturnRecord:
-        """Return the record as it was left; its `open_until` is not told. Without `is_open` its appointment is over."""
+        """Return the record as it was left; its `open_until` is told by a quota's alone, and late. Without `is_open` its appointment is over."""
         row = _ROW.unpack_from(self._rows, slot * _ROW_BYTES)
         until, fingerprint, number, first_seen, as_old_as, lined_up_at, known_from = row[2:9]
         back_at, share, early, lane, told, kind = row[9:]
@@ -452,7 +452,7 @@ class Slots:
             known_from,
             until,
             None if told or isnan(back_at) else back_at,
-            0.0,
+            until if told > 1 else 0.0,
             lined_up_at,
             early,
             turn >> NUMBER_BITS,

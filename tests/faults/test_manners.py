@@ -311,6 +311,23 @@ def test_row_66_who_spoke_or_waited_while_the_gate_stood_still_is_not_late(
     assert gate.ended() == {"good": 1}
 
 
+def test_the_log_says_how_long_an_answer_was_silent_that_was_given_up(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    async def fall_silent(line: ScriptedConnection) -> None:
+        await line.send(answers.head(200, answers.JSON) + answers.chunks(b"{"))
+        await line.stall()
+
+    upstream.script = fall_silent
+    talk = gate.connect()
+    talk.ask(chat())
+    assert talk.answer().status == 504
+    until(lambda: said(gate, "answer given up"))
+    (line,) = said(gate, "answer given up")
+    assert (line["setting"], line["bound_s"]) == ("limits.upstream_idle", 1.0)
+    assert line["why"] == "silent for 1 s in the middle of an answer"
+
+
 def test_row_67_a_second_instance_says_that_the_port_is_taken(
     gate: GateProcess, upstream: FakeUpstream
 ) -> None:

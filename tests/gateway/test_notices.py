@@ -99,11 +99,17 @@ def test_answers_that_are_given_up_are_a_line_each_within_a_bound() -> None:
     log = Written()
     given_up = GivenUp("seen-by-the-client", "gpu-0", "limits.longest_answer", 75.0, "too late")
     for _ in range(MOST_GIVEN_UP + 5):
-        log.notices.given_up(given_up)
+        log.notices.given_up(given_up, 60.0)
     assert log.lines == [("answer given up", given_up._asdict())] * MOST_GIVEN_UP
     log.now = QUIET_S
-    log.notices.given_up(given_up)
+    log.notices.given_up(given_up, 60.0)
     assert log.lines[-1] == ("answer given up", {**given_up._asdict(), "unsaid": 5})
+
+
+def test_an_answer_that_was_silent_is_told_with_the_seconds_that_it_may_be() -> None:
+    log = Written()
+    log.notices.given_up(GivenUp("id", "gpu-0", "limits.upstream_idle", None, "silent for 5 s"), 60.0)
+    assert [line["bound_s"] for _, line in log.lines] == [60.0]
 
 
 class Turning(Written):

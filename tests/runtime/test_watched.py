@@ -14,6 +14,7 @@ from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
 from millgate.http1.client import UpstreamSettings
 from millgate.runtime.health import HealthSettings
+from millgate.servers.http.whole_bound import GivenUp
 from millgate.wiring.governor import build_governor
 
 QUICK = HealthSettings(poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3)
@@ -119,11 +120,16 @@ def test_a_whole_answer_of_an_engine_that_hangs_is_given_up_long_before_it_could
             FakeUpstream(ScriptedConnection.stall) as upstream,
             gate_before(upstream, idle_s=0.3) as gateway,
         ):
+            told: list[GivenUp] = []
+            gateway.door.on_given_up = told.append
             asking = asyncio.ensure_future(answered_whole(gateway))
             await until(lambda: upstream.answering == 1)
             upstream.desert()
             got = await asking
             assert got.startswith(b"HTTP/1.1 504")
+            assert [(each.setting, each.why) for each in told] == [
+                ("limits.upstream_idle", "silent for 0.3 s, and nothing answers there any more")
+            ]
             await until(lambda: not gateway.driver.snapshot().engines[0].running)
 
     run(body())

@@ -73,8 +73,8 @@ class Notices:
         """An engine fails request after request, and stays because it is alone."""
         self._tell("engine fails requests", "engine", standing.name, why=standing.failing)
 
-    def given_up(self, given_up: GivenUp) -> None:
-        """A whole answer did not come within its bound: a line each, up to `MOST_GIVEN_UP` within `QUIET_S`."""
+    def given_up(self, given_up: GivenUp, silence_s: float) -> None:
+        """A whole answer did not come within its bound, or was silent for `silence_s`: a line each, up to `MOST_GIVEN_UP` within `QUIET_S`."""
         now, told_at = self._time(), self._gave_up_at
         if len(told_at) == MOST_GIVEN_UP and now - told_at[0] < QUIET_S:
             self._gave_up_unsaid += 1
@@ -82,7 +82,8 @@ class Notices:
         told_at.append(now)
         unsaid = {"unsaid": self._gave_up_unsaid} if self._gave_up_unsaid else {}
         self._gave_up_unsaid = 0
-        self._log.warning("answer given up", **given_up._asdict(), **unsaid)
+        told = given_up._replace(bound_s=silence_s) if given_up.bound_s is None else given_up
+        self._log.warning("answer given up", **told._asdict(), **unsaid)
 
     def shed(self) -> None:
         """This process was too slow itself, and refused a request for that."""

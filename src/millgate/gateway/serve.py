@@ -68,7 +68,7 @@ async def serve(
     notices = Notices(log, asyncio.get_running_loop().time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
-    gateway.door.on_given_up = notices.given_up
+    gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
     loop = asyncio.get_running_loop()
     turns = EngineNotices(log, loop.time, loop.call_later)
     gateway.fleet.on_turn = lambda each: notices.failing(each) if each.failing else turns.turned(each)

@@ -231,7 +231,7 @@ class UpstreamPool:
 
     def _check(self, now: float) -> None:
         self._check_connecting(now)
-        patience_s, ear = self._patience_s, self.ear
+        patience_s, idle_s, ear = self._patience_s, self.settings.chunk_idle_s, self.ear
         unreachable = ear is not None and ear.unreachable
         for connection in tuple(self._connections):
             call = connection.call
@@ -241,10 +241,8 @@ class UpstreamPool:
                 connection.expire(call, "the answer did not come before its deadline")
             elif now - connection.stamp >= patience_s and connection.headed and not call.paused:
                 connection.expire(call, f"silent for {patience_s:g} s in the middle of an answer")
-            elif (
-                unreachable and not connection.headed and now - connection.stamp >= self.settings.chunk_idle_s
-            ):
-                connection.expire(call, "silent, and nothing answers there any more")
+            elif unreachable and not connection.headed and now - connection.stamp >= idle_s:
+                connection.expire(call, f"silent for {idle_s:g} s, and nothing answers there any more")
         while self._kept and now - self._kept[0].stamp >= self.settings.kept_idle_s:
             self._kept.pop(0).drop()
         if not self._connections and not self._connecting:

@@ -18,7 +18,7 @@ _SAME_MOMENT_S: Final = 0.1
 class GivenUp(NamedTuple):
     """A whole answer that was given up: the bound that acted by its setting, and how many seconds it had given.
 
-    `bound_s` is None for silence in mid-answer, whose seconds are in `why`.
+    `bound_s` is None for silence: the door knows nothing of the transport's bound.
     """
 
     request_id: str

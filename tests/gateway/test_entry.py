@@ -322,8 +322,7 @@ def test_nor_does_a_count_of_what_such_a_request_would_read() -> None:
                 (OTHER, b" " * LONG_BYTES + going_on, 413),
                 (KEY, b"[", 400),
             ):
-                path = b"/v1/responses/input_tokens"
-                answer = await stand.ask(asked, path, authorization=f"Bearer {key}")
+                answer = await stand.ask(asked, b"/v1/responses/input_tokens", authorization=f"Bearer {key}")
                 assert answer.status == status, asked[-60:]
             assert len(stand.engine.asked) == 4
 

@@ -301,7 +301,7 @@ def worker_settings(loaded: Loaded) -> GatewaySettings:
 def gateway_settings(loaded: Loaded) -> GatewaySettings:
     """Return the gateway's addresses, bounds and deadlines; ConfigError for TLS files that cannot be used."""
     config, token = loaded.config, loaded.admin_token
-    limits = config.limits
+    limits, records = config.limits, config.records
     return GatewaySettings(
         engines=tuple(_engine_address(loaded, index) for index in range(len(config.engines))),
         host=config.listen.host,
@@ -338,9 +338,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
         byte_budget=limits.byte_budget,
         drain_grace_s=limits.drain_grace,
-        observers=ObserverSettings(
-            config.records.log_attempts, config.records.kept_attempts, _tracing(loaded)
-        ),
+        observers=ObserverSettings(records.log_attempts, records.kept_attempts, _tracing(loaded)),
         workers=config.workers,
     )
 

@@ -1,7 +1,9 @@
 """What an engine's error answer says of whose fault it is, and of when to come back: every door reads it alike."""
 
 import re
+import time
 from collections.abc import Sequence
+from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -71,10 +73,19 @@ def seconds(value: bytes | None) -> float | None:
 
 
 def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
-    """Return an engine's own retry hint, clamped to what we would say ourselves; dates are not read."""
+    """Return an engine's own retry hint, milliseconds, seconds or a date, clamped to what we would say ourselves."""
     exact, given = seconds(_first(headers, b"retry-after-ms")), _first(headers, b"retry-after")
     hint = exact / 1000 if exact is not None else 0.0 if given == b"0" else seconds(given)
+    if hint is None and given[:1].isalpha():
+        hint = _until(given)
     return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))
+
+
+def _until(date: bytes) -> float | None:
+    try:
+        return parsedate_to_datetime(date.decode("latin-1")).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _first(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> bytes:

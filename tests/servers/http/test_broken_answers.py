@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from email.utils import formatdate
 
 import pytest
 
@@ -226,6 +227,24 @@ def test_a_long_error_that_ends_with_its_connection_is_cut() -> None:
 
     got = ask_once(script, chat(), FailureKind.BROKEN)
     assert (got.status, got.whole) == (503, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"retry_after": "1", "retry_after_ms": "1400"}, ("2", "1400")),
+        ({"retry_after": "1.2"}, ("2", "1200")),
+        ({"retry_after": formatdate(0.0, usegmt=True)}, ("1", "100")),
+    ],
+)
+def test_an_engines_hint_is_passed_on_exactly_and_in_whole_seconds_that_are_not_too_early(
+    given: dict[str, str], told: tuple[str, str]
+) -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(b"{}", 429, **given)
+
+    got = ask_once(script, chat(), FailureKind.REFUSED)
+    assert (got.headers["retry-after"], got.headers["retry-after-ms"]) == told
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Header fields, one by one."""
 
+import time
+from email.utils import formatdate
+
 import pytest
 
 from millgate.http1.client.request_ids import is_harmless_id
@@ -50,7 +53,10 @@ def test_a_retry_label_is_a_small_number_or_none(label: bytes | None, count: int
         (b"retry-after", b"900", 60.0),
         (b"retry-after-ms", b"250", 0.25),
         (b"retry-after-ms", b"1", 0.1),
-        (b"retry-after", b"Wed, 21 Oct 2026 07:28:00 GMT", None),
+        (b"retry-after", b"Wed, 21 Oct 2015 07:28:00 GMT", 0.1),
+        (b"retry-after", b"Wed, 21 Oct 2115 07:28:00 GMT", 60.0),
+        (b"retry-after", b"Wed, 41 Oct 2115 07:28:00 GMT", None),
+        (b"retry-after", b"soon", None),
         (b"x-other", b"7", None),
     ],
 )
@@ -58,6 +64,13 @@ def test_an_engines_hint_is_clamped_to_what_we_say_ourselves(
     name: bytes, value: bytes, hint: float | None
 ) -> None:
     assert hint_s(((name, value),)) == hint
+
+
+def test_an_engines_hint_may_be_a_date() -> None:
+    date = formatdate(time.time() + 30.0, usegmt=True).encode()
+    hint = hint_s(((b"retry-after", date),))
+    assert hint is not None
+    assert 28.0 < hint <= 30.0
 
 
 @pytest.mark.parametrize("given", [b"a\x1b[31m", b'a"b', b"a\\b", b"\xff", b"", b"a b"])

@@ -1,5 +1,7 @@
 """Answers that are no streams of events: JSON, sound, and the errors of engines."""
 
+from math import ceil
+
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
 from millgate.http1.client import AnswerHead, Call
@@ -224,5 +226,6 @@ class WholeAnswer:
             return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)
         hint = hint_s(head.headers) if head.status in OVERLOADED else None
         if hint is not None:
-            headers.append((b"retry-after", b"%d" % max(1, round(hint))))
+            headers.append((b"retry-after", b"%d" % ceil(hint)))
+            headers.append((b"retry-after-ms", b"%d" % ceil(hint * 1000.0)))
         return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)

@@ -307,6 +307,23 @@ def test_the_alarm_of_growth_ends_when_it_grows_no_more() -> None:
     assert AlarmSignal.ACCELERATION not in gate.raised()
 
 
+@pytest.mark.parametrize("idle_s", [65, 600])
+def test_growth_after_a_rest_is_as_old_as_the_burst(idle_s: int) -> None:
+    """All streams work, rest, and are all asked for at once; of the rest a little growth more than usual is left."""
+    gate = Gate()
+    gate.second(0, 0, 0)
+    for _ in range(4):
+        gate.second(STREAMS // 4, 0, STREAMS)
+    for second in range(idle_s):
+        gate.second(0, STREAMS if second == 0 else 0, 0)
+    begun = gate.now
+    while (alarm := gate.alarm(AlarmSignal.ACCELERATION)) is None:
+        gate.second(STREAMS // 2, 0, STREAMS)
+        assert gate.now <= begun + 5.0
+    assert alarm.since >= begun
+    assert f"for {gate.now - begun:.0f} s more than it usually does" in alarm.words
+
+
 def test_lost_engines_are_no_growth_of_what_is_left() -> None:
     gate = Gate()
     gate.calm(300.0)

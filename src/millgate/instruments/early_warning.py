@@ -221,7 +221,7 @@ class Acceleration:
         """Take by how much the level has grown in the `passed_s` seconds before `now`; `grain` is one of what comes."""
         self.growth += (1.0 - exp(-passed_s / _MEMORY_S)) * (grown / passed_s - self.growth)
         self.excess = self.growth - self._usual
-        if self.excess <= 0.0:
+        if self.excess <= sqrt(self._variance):  # an idle gate's stays a little above 0
             self.since = now
         # Excesses are alike over two memories. The tail is that of `Drift`: Student's law, and the skew of what comes.
         length_s = 2.0 * _MEMORY_S

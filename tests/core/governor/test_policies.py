@@ -377,6 +377,20 @@ def test_a_lane_under_pressure_may_demote() -> None:
     assert ("batch", None) in told
 
 
+@pytest.mark.parametrize(("most", "reshaped"), [(None, ("batch", None)), (200, ("batch", 50))])
+def test_a_demoted_request_is_cut_only_where_it_has_to_be(
+    most: int | None, reshaped: tuple[str, int | None]
+) -> None:
+    """Whole it would be 400 tokens of the queue, and cut 150."""
+    batch = LaneSettings("batch", deadline_s=600.0, max_queue_tokens=most, headroom=0)
+    chat = LaneSettings("chat", deadline_s=4.0, max_queue=0, clip_tokens=50, demote="batch", headroom=0)
+    gate = _gate(chat, batch, streams=1)
+    _ask(gate, 1, lane="chat")
+    assert isinstance(_ask(gate, 2, lane="chat", max_tokens=300, may_clip=True), Queue)
+    admitted = next(each for each in _finish(gate, 1, 2.0) if isinstance(each, Admit))
+    assert (admitted.attempt, admitted.reshaped) == (2, reshaped)
+
+
 def test_nobody_is_kept_waiting_for_a_provider_that_cannot_be_reached() -> None:
     gate = _gate(engine=_account(rpm=6000))
     for attempt in (1, 2):

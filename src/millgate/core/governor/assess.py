@@ -70,18 +70,17 @@ def assess(knowledge: Knowledge, arrival: Arrived, now: float) -> Plan:
 
 
 def _reshape(knowledge: Knowledge, refused: Request, now: float) -> Plan | None:
-    """Return how it could run all the same: shorter, or in the lane that its own demotes to; None if it could not."""
-    arrival, settings = refused.arrival, refused.lane.settings
-    most, demote, clipped = settings.clip_tokens, settings.demote, None
+    """Return how it could run all the same: shorter, or in the lane that its own demotes to, cut there only if it must be; else None."""
+    arrival, most, demote = refused.arrival, refused.lane.settings.clip_tokens, refused.lane.settings.demote
+    ways = [] if demote is None else [Reshaped(demote, None)]
     if most is not None and arrival.may_clip and (arrival.max_tokens is None or arrival.max_tokens > most):
-        arrival, clipped = arrival._replace(max_tokens=most), most
-        plan = _as_it_is(knowledge, arrival, now, Reshaped(None, most))
+        ways = [Reshaped(None, most), *ways, *[each._replace(max_tokens=most) for each in ways]]
+    for way in ways:
+        lane, tokens = way.lane or arrival.lane, way.max_tokens or arrival.max_tokens
+        plan = _as_it_is(knowledge, arrival._replace(lane=lane, max_tokens=tokens), now, way)
         if not isinstance(plan.decision, Yield):
             return plan
-    if demote is None:
-        return None
-    plan = _as_it_is(knowledge, arrival._replace(lane=demote), now, Reshaped(demote, clipped))
-    return None if isinstance(plan.decision, Yield) else plan
+    return None
 
 
 def _as_it_is(

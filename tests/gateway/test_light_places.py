@@ -25,7 +25,7 @@ class Storing:
 
     async def __call__(self, asked: Asked) -> None:
         if asked.line.startswith(b"POST /v1/responses "):
-            asked.reply(b'{"id":"resp_1","status":"queued"}')
+            asked.reply(b'{"id":"resp_1","status":"completed"}')
         elif b"/v1/responses/" not in asked.line:
             asked.reply(b'{"object":"list","data":[]}')
         else:

@@ -23,16 +23,18 @@ class RankedQueue:
         self._waiting: dict[Key, Queued] = {}
 
     def add(self, queued: Queued) -> None:
-        """Put an attempt in its place."""
+        """Put an attempt in its place; one that has another size but the same place follows itself."""
         key = self._key(queued)
+        if key not in self._waiting:
+            insort(self._keys, key)
         self._waiting[key] = queued
-        insort(self._keys, key)
 
     def remove(self, queued: Queued) -> None:
         """Take this attempt out, wherever it stands; it must be in."""
         key = self._key(queued)
-        del self._waiting[key]
-        del self._keys[bisect_left(self._keys, key)]
+        if self._waiting[key] is queued:
+            del self._waiting[key]
+            del self._keys[bisect_left(self._keys, key)]
 
     def started(self, queued: Queued, now: float) -> None:
         """Nothing to note: this order looks at nothing but the key."""

@@ -13,7 +13,7 @@ from millgate.core.state.attempt import Request
 from millgate.core.state.pool import LaneQueue
 
 _MOST_RANKED: Final = 1_000
-"""So many, next first: 20 ms. What stands behind them waits for long in any case."""
+"""So many, next first. What stands behind them waits for long in any case."""
 
 _LEAST_CHANGE: Final = 0.01
 """A hundredth is worth a second of age."""

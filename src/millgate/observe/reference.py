@@ -7,7 +7,7 @@ from millgate.observe.meters import METERS, MetricDefinition, Scope
 
 _INTRODUCTION = """# Metrics reference
 
-*Generated from the table in `millgate/observe/meters/` by `millgate config metrics`; do not edit.*
+*Generated from the table in `millgate/observe/meters.py` by `millgate config metrics`; do not edit.*
 
 `GET /metrics` on the admin door answers in the classic Prometheus text format, or in OpenMetrics where the Accept
 header asks for it. Labels come from the configuration (`lane`, `engine`, `pool` by its first engine) or from a closed

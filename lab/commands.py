@@ -17,13 +17,13 @@ from lab.truths.rows import PARTS, ValidationRow, all_truths, judge, run_part
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.main import exit_code_of
 from millgate.cli.output import people, print_json, print_line
-from millgate.cli.parallel import in_parallel
 from millgate.cli.sim import (
     HtmlOption,
     JsonOption,
     ProcessesOption,
     SeedsOption,
     SvgOption,
+    in_parallel,
     measured_result,
     show_result,
 )

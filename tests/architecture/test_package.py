@@ -9,7 +9,7 @@ from typing import Any
 import hatch_build
 import pytest
 
-from millgate.cli.extras import EXTRA_OF
+from millgate.cli.exits import EXTRA_OF
 
 PICTURE = "![p](docs/pictures/a.svg)"
 

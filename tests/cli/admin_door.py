@@ -8,11 +8,11 @@ from typing import Final
 
 from millgate.core.events import Event
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
-from millgate.observe.live.opening import open_feed
+from millgate.observe.live.page_model import open_feed
 from millgate.observe.observers import Observers, ObserverSettings
 from millgate.observe.prometheus import Exposition
 from millgate.servers.admin.server import AdminServer
-from millgate.servers.admin.views import Readiness, Views
+from millgate.servers.admin.source import Readiness, Views
 from millgate.wiring.governor import build_governor
 
 LANE: Final = "interactive"

@@ -23,9 +23,9 @@ import uvloop
 
 from endtoend.browser import MISSING, Browser, browser
 from endtoend.served import served
-from millgate.observe.live.opening import open_feed
+from millgate.observe.live.page_model import open_feed
 from millgate.servers.admin.server import AdminServer
-from millgate.servers.admin.views import Views
+from millgate.servers.admin.source import Views
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 

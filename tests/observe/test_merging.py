@@ -9,9 +9,8 @@ from millgate.core.snapshot import Alarm, AlarmSignal, Attainment, LittleReading
 from millgate.observe import merging
 from millgate.observe.histogram import Histogram
 from millgate.observe.live.banner import Banner, Level
-from millgate.observe.live.decision_history import HistoryPoint
+from millgate.observe.live.decision_history import HistoryPoint, Rates
 from millgate.observe.live.picture import AlarmPicture, Picture
-from millgate.observe.live.rates import Rates
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.meters import METERS, MetricKind
 from millgate.observe.process import read_process

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.exits import CommandError, ExitCode, address_error
 from millgate.cli.opening import log_error
-from millgate.cli.ports import address_error
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.discovered import names_of, twins_of, with_adapters, with_addresses
 from millgate.config.extproc import ExtprocConfig

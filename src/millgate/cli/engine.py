@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from millgate.cli.exits import usage_error
-from millgate.cli.ports import address_error
+from millgate.cli.exits import address_error, usage_error
 
 if TYPE_CHECKING:
     from millgate.servers.emulator.settings import EmulatorSettings

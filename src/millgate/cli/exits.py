@@ -1,7 +1,10 @@
-"""How a command ends: its exit codes, and the one error that says which."""
+"""How a command ends: its exit codes, the one error that says which, and what to say of an address or a library that lacks."""
 
+import errno
+import socket
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import Final
 
 
 class ExitCode(IntEnum):
@@ -39,3 +42,52 @@ def usage_error(error: ValueError, flags: Mapping[str, str] | None = None) -> Co
         return CommandError(str(error), ExitCode.USAGE)
     flag = (flags or {}).get(field) or "--" + field.removesuffix("_s").replace("_", "-")
     return CommandError(f"{flag}: {rest}", ExitCode.USAGE)
+
+
+def address_error(error: OSError, host: str, port: int, remedy: str) -> CommandError:
+    """Return the error for an address that `bind` refused: its holder is unknown, the flag that helps is not."""
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        message = f"{where} is taken by another program: stop it, or choose another port with {remedy}"
+    elif error.errno == errno.EACCES:
+        message = f"{where} is not allowed to this user: choose a port above 1023 with {remedy}"
+    elif error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        message = f"{where} is not an address of this machine"
+    else:
+        message = f"{where} cannot be listened on: {error.strerror or error}"
+    return CommandError(message, ExitCode.PORT_TAKEN)
+
+
+EXTRA_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "numpy": ("sim",),
+    "plotly": ("sim",),
+    "httpx": ("client",),
+    "httpx2": ("client",),
+    "redis": ("redis",),
+    "grpcio": ("extproc",),
+    "grpcio-health-checking": ("extproc",),
+    "protobuf": ("extproc",),
+    "xds-protos": ("extproc",),
+}
+"""The extras of pyproject.toml that bring each library which some commands need and others do not."""
+
+_LIBRARY_OF: Final[Mapping[str, str]] = {
+    "envoy": "xds-protos",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "grpc_health": "grpcio-health-checking",
+}
+"""The library that brings each module which has another name."""
+
+
+def missing_extra(error: ModuleNotFoundError, command: str) -> CommandError | None:
+    """Return the error that names the command's missing library and its extra; None for any other module."""
+    module = (error.name or "").partition(".")[0]
+    library = _LIBRARY_OF.get(module, module)
+    extras = EXTRA_OF.get(library)
+    if extras is None:
+        return None
+    extra = command if command in extras else extras[0]
+    return CommandError(
+        f"`millgate {command}` needs {library}, which is not installed: pip install 'millgate[{extra}]'"
+    )

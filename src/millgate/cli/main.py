@@ -8,8 +8,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode
-from millgate.cli.extras import missing_extra
+from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode, missing_extra
 from millgate.cli.output import print_error, print_line, speaks_json
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {

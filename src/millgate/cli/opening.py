@@ -6,8 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.ports import address_error
+from millgate.cli.exits import CommandError, ExitCode, address_error
 from millgate.config.schema import Config
 from millgate.gateway import ClusterSettings
 from millgate.observe.line_writer import try_path

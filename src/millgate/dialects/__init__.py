@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from millgate.dialects.anthropic import ANTHROPIC
 from millgate.dialects.audio import AUDIO
 from millgate.dialects.contract import Dialect, Reader
-from millgate.dialects.openai import OPENAI
-from millgate.dialects.pages import PAGE_PATHS, PAGES
+from millgate.dialects.openai import OPENAI, PAGE_PATHS, PAGES
 from millgate.dialects.pooling import POOLING
 from millgate.dialects.responses import RESPONSES
 

@@ -7,7 +7,6 @@ to `transcript.text.done`, `speech.audio.delta` to `speech.audio.done`) or vLLM'
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
-from millgate.dialects.audio_bodies import EVENT, SPEECH
 from millgate.dialects.bodies import LIMITS, MOST_MODEL_CHARS, decode, named_model
 from millgate.dialects.contract import (
     UNREADABLE,
@@ -20,6 +19,7 @@ from millgate.dialects.contract import (
 )
 from millgate.dialects.forms import read_form
 from millgate.dialects.openai import OpenAI
+from millgate.dialects.openai_bodies import EVENT, SPEECH
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import sane

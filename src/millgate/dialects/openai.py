@@ -343,3 +343,19 @@ class OpenAI:
 
 
 OPENAI = OpenAI()
+
+
+PAGE_PATHS: Final = (b"/ping", b"/version", b"/metrics")
+
+
+class Pages(OpenAI):
+    """Pages of an engine about itself, asked for with GET: whatever they hold is passed on. The singleton `PAGES` is the dialect."""
+
+    name: ClassVar[str] = "pages"
+    readers: ClassVar[Mapping[bytes, Reader]] = {}
+    conversations: ClassVar[Mapping[bytes, ConversationReader]] = {}
+    light: ClassVar[frozenset[bytes]] = frozenset()
+    answer_kinds: ClassVar[tuple[bytes, ...]] = (b"",)
+
+
+PAGES = Pages()

@@ -1,4 +1,4 @@
-"""What is read of OpenAI's chat completions and completions: requests, events of an answer, and errors.
+"""What is read of OpenAI's surfaces but responses: requests, events of an answer, and errors; of pooling and of sound too.
 
 Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
 """
@@ -114,3 +114,77 @@ CHUNK: Final = msgspec.json.Decoder(CompletionChunk)
 COUNTS: Final = msgspec.json.Decoder(CompletionCounts)
 ERROR_CODE: Final = msgspec.json.Decoder(ErrorCode)
 PROMPT_DETAILS: Final = msgspec.json.Decoder(PromptDetails)
+
+
+class Embedding(msgspec.Struct, gc=False):
+    """A request for embeddings, of texts or of conversations; for pooling also of what a plugin of the engine reads.
+
+    llama.cpp takes `content` for a missing input.
+    """
+
+    model: Model | None = None
+    input: Raw = ABSENT
+    content: Raw = ABSENT
+    conversations: Raw = msgspec.field(default=ABSENT, name="messages")
+    data: Raw = ABSENT
+
+
+class CohereEmbedding(msgspec.Struct, gc=False):
+    """A request for embeddings in Cohere's form: of texts, of images, or of both mixed."""
+
+    model: Model | None = None
+    texts: Raw = ABSENT
+    images: Raw = ABSENT
+    inputs: Raw = ABSENT
+
+
+class Rerank(msgspec.Struct, kw_only=True, gc=False):
+    """A request to order documents; llama.cpp takes `texts` where it cannot read the documents."""
+
+    model: Model | None = None
+    documents: Raw
+    texts: Raw = ABSENT
+
+
+class PoolingScore(msgspec.Struct, gc=False):
+    """A request to score texts against each other, under any of the names that engines take for the two sides."""
+
+    model: Model | None = None
+    text_1: Raw = ABSENT
+    text_2: Raw = ABSENT
+    queries: Raw = ABSENT
+    documents: Raw = ABSENT
+    data_1: Raw = ABSENT
+    data_2: Raw = ABSENT
+
+
+EMBEDDING: Final = msgspec.json.Decoder(Embedding)
+COHERE_EMBEDDING: Final = msgspec.json.Decoder(CohereEmbedding)
+RERANK: Final = msgspec.json.Decoder(Rerank)
+SCORE: Final = msgspec.json.Decoder(PoolingScore)
+
+
+class Speech(msgspec.Struct, gc=False):
+    """A request for speech."""
+
+    model: Model | None = None
+    stream: bool | None = None
+    stream_format: str | None = None
+
+
+class AudioCounts(msgspec.Struct, gc=False):
+    """Usage as engines write it."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class AudioEvent(msgspec.Struct, gc=False):
+    """One event of a stream."""
+
+    type: str = ""
+    usage: AudioCounts | None = None
+
+
+SPEECH: Final = msgspec.json.Decoder(Speech)
+EVENT: Final = msgspec.json.Decoder(AudioEvent)

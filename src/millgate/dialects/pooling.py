@@ -25,7 +25,7 @@ from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usag
 from millgate.dialects.duplicates import FieldGuard
 from millgate.dialects.media import MEDIA_TOKENS, measure
 from millgate.dialects.openai import OpenAI
-from millgate.dialects.pooling_bodies import (
+from millgate.dialects.openai_bodies import (
     COHERE_EMBEDDING,
     EMBEDDING,
     RERANK,

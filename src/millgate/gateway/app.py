@@ -17,15 +17,14 @@ from millgate.gateway.fleet import Fleet
 from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
 from millgate.http1.server import ByteBudget, HttpServer
 from millgate.observe.door import ClusterSnapshot, DoorSnapshot, ServiceSnapshot
-from millgate.observe.heptamini import HeptaminiCollector
-from millgate.observe.live.opening import open_feed
+from millgate.observe.live.page_model import open_feed
 from millgate.observe.observers import Observers
-from millgate.observe.prometheus import Exposition
+from millgate.observe.prometheus import Exposition, HeptaminiCollector
 from millgate.runtime.callers import Callers
 from millgate.runtime.clock import Clock, MonotonicClock
 from millgate.runtime.driver import Core, Driver, StepObserver
 from millgate.servers.admin.server import AdminServer
-from millgate.servers.admin.views import Readiness, Views
+from millgate.servers.admin.source import Readiness, Views
 from millgate.servers.http import HttpDoor
 from millgate.servers.line import LineDoor
 from millgate.sockets.descriptors import Descriptors

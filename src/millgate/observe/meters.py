@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from millgate.core.snapshot import AlarmSignal
 from millgate.core.words import FailureKind, Outcome, Reason, Role, Stage
 
-
 PREFIX = "millgate_"
 
 

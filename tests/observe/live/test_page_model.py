@@ -9,9 +9,8 @@ from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, R
 from millgate.core.settings import EngineSettings
 from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
 from millgate.core.words import KvTransfer, Role
-from millgate.observe.live.banner import Level
+from millgate.observe.live.banner import Level, seconds
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel, Sources
-from millgate.observe.live.phrases import seconds
 from millgate.observe.live.picture import SessionsPicture
 from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room

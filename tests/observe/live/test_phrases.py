@@ -6,7 +6,7 @@ from importlib import resources
 import pytest
 
 from millgate.core.words import Reason
-from millgate.observe.live.phrases import REFUSED_BECAUSE, percent, seconds
+from millgate.observe.live.banner import REFUSED_BECAUSE, percent, seconds
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from millgate.core.events import Finished
 from millgate.core.words import Reason
-from millgate.observe.live.rates import arrived_between, rates_between, refused_between
+from millgate.observe.live.decision_history import arrived_between, rates_between, refused_between
 from observe.live.rooms import Room
 
 

@@ -17,7 +17,7 @@ from millgate.core.governor import Governor
 from millgate.observe.prometheus import Exposition
 from millgate.servers.admin.queries import plain
 from millgate.servers.admin.server import AdminServer
-from millgate.servers.admin.views import Readiness, Views
+from millgate.servers.admin.source import Readiness, Views
 from millgate.wiring.governor import build_governor
 from millgate.wiring.settings import build_settings
 

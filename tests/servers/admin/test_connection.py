@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millgate.observe.live.feed import LiveFeed
-from millgate.servers.admin import connection
-from millgate.servers.admin.connection import MOST_CONNECTIONS, MOST_HEAD_BYTES
+from millgate.servers.admin import server
+from millgate.servers.admin.server import MOST_CONNECTIONS, MOST_HEAD_BYTES
 from servers.admin.test_admin import Client, serving
 from servers.admin.test_page import serving as with_page
 
@@ -66,7 +66,7 @@ def test_a_request_that_does_not_come_is_given_up_without_a_word_in_the_log(
     beginning: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A traceback of forty lines stood there for each form that its sender did not finish."""
-    monkeypatch.setattr(connection, "REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setattr(server, "REQUEST_WITHIN_S", 0.2)
 
     async def script(client: Client, _feed: LiveFeed[Any]) -> None:
         assert await said(client, beginning) == b""
@@ -76,7 +76,7 @@ def test_a_request_that_does_not_come_is_given_up_without_a_word_in_the_log(
 
 
 def test_a_second_request_that_does_not_come_whole_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "REQUEST_WITHIN_S", 0.2)
+    monkeypatch.setattr(server, "REQUEST_WITHIN_S", 0.2)
 
     async def script(client: Client) -> None:
         answer = await said(client, HEAD + b"\r\n" + HEAD)
@@ -96,7 +96,7 @@ async def ask_and_never_read(client: Client, ask: bytes) -> None:
 
 
 def test_a_client_that_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "READ_WITHIN_S", 0.2)
+    monkeypatch.setattr(server, "READ_WITHIN_S", 0.2)
     ask = b"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
 
     async def script(client: Client) -> None:

@@ -8,7 +8,8 @@ import pytest
 from starlette.applications import Starlette
 
 from millgate.observe.explanation import ExplainedAttempt, ExplainedStep
-from millgate.servers.admin.why import Ask, Find, why_route
+from millgate.servers.admin.page import Ask, why_route
+from millgate.servers.admin.source import Find
 
 TOLD = ExplainedAttempt(
     7,

@@ -12,7 +12,7 @@ from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run
 from millgate.core.words import Outcome
 from millgate.dialects.line import LineReply, Status
 from millgate.servers.line import LineLimits
-from millgate.servers.line.complaint import words_of
+from millgate.servers.line.attempt import words_of
 from servers.line.stand import brief, chunk, ping, upload
 from servers.line.talk import LineStand, Peer, line_standing
 

@@ -17,17 +17,15 @@ from millgate.gateway.workers.messages import WorkerReport, WorkerVerb
 from millgate.gateway.workers.process import WorkerProcess
 from millgate.gateway.workers.supervisor import Supervisor
 from millgate.observe.explanation import ExplainedAttempt
-from millgate.observe.heptamini import HeptaminiCollector
 from millgate.observe.live.decision_history import EVERY_S, HistoryPoint
 from millgate.observe.live.feed import LiveFeed
 from millgate.observe.live.picture import Picture
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.merging import merged
 from millgate.observe.process import read_process
-from millgate.observe.prometheus import Exposition, Records
+from millgate.observe.prometheus import Exposition, HeptaminiCollector, Records
 from millgate.servers.admin.queries import DecisionQuery, ExplainQuery, plain
-from millgate.servers.admin.source import SourceSilentError, add_standings, add_traffic
-from millgate.servers.admin.views import Readiness
+from millgate.servers.admin.source import Readiness, SourceSilentError, add_standings, add_traffic
 from millgate.servers.line.contract import Readings
 
 _Answer = TypeVar("_Answer")

@@ -4,6 +4,8 @@ A new field of the snapshot needs one line in a record of `picture`, one here, a
 differences of counts over the last five to ten seconds.
 """
 
+import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import isfinite, sqrt
@@ -23,9 +25,16 @@ from millgate.core.snapshot import (
     WarningReading,
 )
 from millgate.instruments.objectives import quantile
-from millgate.observe.live.banner import Banner, LaneWait, Situation, banner
-from millgate.observe.live.decision_history import EVERY_S, DecisionHistory, HistoryPoint
-from millgate.observe.live.phrases import REFUSED_BECAUSE, seconds
+from millgate.observe.live.banner import REFUSED_BECAUSE, Banner, LaneWait, Situation, banner, seconds
+from millgate.observe.live.decision_history import (
+    EVERY_S,
+    DecisionHistory,
+    HistoryPoint,
+    arrived_between,
+    rates_between,
+    refused_between,
+)
+from millgate.observe.live.feed import LiveFeed
 from millgate.observe.live.picture import (
     AlarmPicture,
     EnginePicture,
@@ -39,7 +48,6 @@ from millgate.observe.live.picture import (
     SignalsPicture,
     TenantPicture,
 )
-from millgate.observe.live.rates import arrived_between, rates_between, refused_between
 from millgate.observe.live.recent import DecisionFilter, DecisionRow, Recent
 from millgate.observe.observers import Observers
 from millgate.observe.traffic import NO_TENANT, OTHER
@@ -361,3 +369,22 @@ def _stream_limit(snapshot: Snapshot) -> int:
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 1.0
+
+
+def open_feed(
+    snapshot: Callable[[], Snapshot],
+    explain: Callable[[Arrived], Explanation],
+    observers: Observers,
+    cluster: Callable[[], str] = str,
+    failing: Callable[[], str] = str,
+) -> LiveFeed[PageModel]:
+    """Return the feed; from now on the observers' beats look after its history, so that it knows what came before.
+
+    `cluster` says what is wrong with the cluster, `failing` which engines fail requests; nothing where all is well.
+    """
+    history = DecisionHistory(snapshot)
+    observers.accounting.on_beat.append(history.look)
+    host = socket.gethostname()
+    return LiveFeed(
+        PageModel(Sources(snapshot, explain, observers, history, time.time, host, cluster, failing))
+    )

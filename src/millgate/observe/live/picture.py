@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from millgate.core.snapshot import EngineSnapshot, LittleSnapshot, RetrySnapshot
 from millgate.observe.live.banner import Banner
-from millgate.observe.live.decision_history import HistoryPoint
-from millgate.observe.live.rates import Rates
+from millgate.observe.live.decision_history import HistoryPoint, Rates
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.traffic_records import EngineLately, ModelTraffic, TenantTraffic
 

@@ -12,12 +12,10 @@ from starlette.types import ASGIApp
 
 from millgate.servers.admin.answers import error_answer, json_answer
 from millgate.servers.admin.guard import AdminGuard
-from millgate.servers.admin.page import page_routes
+from millgate.servers.admin.page import page_routes, why_route
 from millgate.servers.admin.queries import ExplainQuery
-from millgate.servers.admin.session import Sessions
-from millgate.servers.admin.sign_in import sign_in_route
+from millgate.servers.admin.session import Sessions, sign_in_route
 from millgate.servers.admin.source import AdminSource, SourceSilentError
-from millgate.servers.admin.why import why_route
 
 MAX_QUERY_BYTES = 64 * 1024  # a description of a request, not a request
 

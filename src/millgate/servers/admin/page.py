@@ -4,6 +4,7 @@ The content security policy allows what we serve and nothing else: no inline scr
 framing. Addresses in the page are relative, so it works under any prefix that a proxy strips.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from millgate.observe.explanation import ExplainedAttempt
 from millgate.observe.live.feed import LiveFeed, TooManyWatchersError
 from millgate.servers.admin.answers import error_answer, json_answer
 from millgate.servers.admin.queries import DecisionQuery
@@ -101,3 +103,27 @@ def read_assets() -> dict[str, bytes]:
 def asset_response(name: str, content: bytes, status: int = 200) -> Response:
     """Return one of the page's files under the page's policy."""
     return Response(content, status, PAGE_HEADERS, media_type=_TYPES[name.rsplit(".", maxsplit=1)[-1]])
+
+
+_LONGEST_ID: Final = 128
+"""As long as a request id may be that the HTTP door takes from a client."""
+
+Ask = Callable[[str], Awaitable[Sequence[ExplainedAttempt]]]
+"""Returns the attempts under a request id or an attempt's number, newest first."""
+
+
+def why_route(find: Ask) -> Route:
+    """Return the route that answers `?id=` with the attempts found, 404 when none is kept."""
+
+    async def why(request: Request) -> Response:
+        wanted = request.query_params.get("id", "")
+        if not 0 < len(wanted) <= _LONGEST_ID:
+            message = f"id: give a request id or an attempt's number, at most {_LONGEST_ID} characters"
+            return error_answer(400, "invalid_query", message)
+        found = await find(wanted)
+        if not found:
+            message = "no decision is kept under this id: it is not known here, or too long ago"
+            return error_answer(404, "not_found", message)
+        return json_answer({"id": wanted, "attempts": found})
+
+    return Route("/api/why", why)

@@ -13,13 +13,14 @@ from millgate.servers.extproc.call import ProcessCall
 from millgate.servers.extproc.desk import ExtprocDesk
 from millgate.servers.extproc.grpc_calls import (
     INVALID_ARGUMENT,
+    READINESS,
     RESOURCE_EXHAUSTED,
     CallHandler,
     GrpcCall,
     HandlerMaker,
+    Health,
     opener,
 )
-from millgate.servers.extproc.health import READINESS, Health
 from millgate.servers.extproc.http2 import Http2Connection
 from millgate.servers.extproc.running import RunningRequests
 from millgate.servers.extproc.settings import PROCESSOR_SERVICE

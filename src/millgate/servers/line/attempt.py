@@ -1,21 +1,21 @@
 """One time that a job asks for a slot: from the decision about it to the end of the engine's answer."""
 
+import json
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from millgate.core.words import FailureKind, Outcome, Reason, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.dialects.line import Fault, Need, OutcomeReason
+from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.request_ids import upstream_id
 from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.complaint import words_of
 from millgate.servers.line.contract import ErrorWords
 from millgate.servers.requests.judgement import AnswerJudge, let_end
 from millgate.servers.requests.routes import EngineRoute
@@ -268,3 +268,27 @@ class LineAttempt:
             self.result.wipe()
             self.result = None
         return owner
+
+
+_MOST_READ_BYTES: Final = 16 * 1024
+"""Complaints are short; of a longer one its beginning is shown as it is."""
+
+
+def words_of(status: int, body: bytes) -> str:
+    """Return the status and the engine's own words, as one bounded line of printable characters."""
+    said = body[:_MOST_READ_BYTES].decode(errors="replace")
+    words = plain_words(_message(said) or said)
+    return plain_words(f"the engine answered {status}" + (f": {words}" if words else ""))
+
+
+def _message(said: str) -> str:
+    """Return the message within a complaint as engines write it, empty where there is none."""
+    try:
+        found: Any = json.loads(said)
+    except (ValueError, RecursionError):
+        return ""
+    if isinstance(found, dict):
+        found = found.get("error", found)
+    if isinstance(found, dict):
+        found = found.get("message") or found.get("detail")
+    return found if isinstance(found, str) else ""

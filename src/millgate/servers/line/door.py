@@ -22,7 +22,7 @@ from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
-from millgate.servers.line.connection import LineConnection
+from millgate.servers.line.connection import LineConnection, Watchlist
 from millgate.servers.line.contract import (
     Ask,
     ErrorWords,
@@ -34,7 +34,6 @@ from millgate.servers.line.contract import (
 from millgate.servers.line.payloads import Payloads, why_refused
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
-from millgate.servers.line.watchlist import Watchlist
 from millgate.servers.requests.routes import EngineRoute
 from millgate.sockets.descriptors import Descriptors, DoorClients
 from millgate.sockets.listening import Listeners, listening_socket

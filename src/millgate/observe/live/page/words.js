@@ -24,7 +24,7 @@ export function figure(value) {
   return value.toFixed(size >= 9.95 ? 0 : 1);
 }
 
-// What follows "refused because", as in the server's sentences (observe/live/phrases.py).
+// What follows "refused because", as in the server's sentences (observe/live/banner.py).
 const BECAUSE = {
   saturated: "no stream was free",
   queue_full: "the queue was full",

@@ -29,7 +29,8 @@ from bench import load, wire
 from bench.crowds import quantile
 from bench.load import BenchError
 from bench.processes import Process, Stage, choose_cores, cpu_s, free_port
-from millgate.dialects.line import LineChunk, LineRequest, Manifest, Verb, write_request
+from millgate.dialects.line import write_request
+from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 
 IDLE = 2_000
 ACTIVE = 200

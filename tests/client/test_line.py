@@ -15,17 +15,8 @@ import pytest
 
 from millgate.cli.main import main
 from millgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, SentJob, YieldedError
-from millgate.dialects.line import (
-    LineChunk,
-    LineReply,
-    LineRequest,
-    Manifest,
-    Receipt,
-    Status,
-    Verb,
-    read_request,
-    write_reply,
-)
+from millgate.dialects.line import LineReply, Receipt, Status, read_request, write_reply
+from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 
 Say = Callable[[LineRequest], list[LineReply]]
 RESULT = b"the answer" * 10

@@ -4,8 +4,8 @@ import json
 
 from hypothesis import example, given, strategies as st
 
-from millgate.dialects.line import LineChunk, LineRequest, Manifest, Verb, read_by_the_rules, read_request
-from millgate.dialects.line_requests import read_plainly
+from millgate.dialects.line import read_by_the_rules, read_request
+from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb, read_plainly
 
 _NUMBERS = st.sampled_from(
     [

@@ -17,18 +17,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, Self
 
-from millgate.dialects.line import (
-    PORT,
-    FrameError,
-    LineChunk,
-    LineReply,
-    LineRequest,
-    Manifest,
-    Status,
-    Verb,
-    read_reply,
-    write_request,
-)
+from millgate.dialects.line import PORT, FrameError, LineReply, Status, read_reply, write_request
+from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 
 CHUNK_BYTES: Final = 48 * 1024
 """64 KiB in base64: a quarter of the longest line that the published daemon takes."""

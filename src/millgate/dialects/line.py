@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from millgate.dialects.line_requests import MOST_NAME, PlainRequest, read_plainly
+from millgate.dialects.line_requests import MOST_NAME, LineChunk, LineRequest, Manifest, Verb, read_plainly
 
 PORT: Final = 7777
 MOST_SEQ: Final = 2**64 - 1
@@ -31,16 +31,6 @@ _INT64: Final = 2**63 - 1
 _encode: Final = msgspec.json.Encoder().encode
 # For a name with half of a surrogate pair, which JSON can spell and UTF-8 cannot.
 _ESCAPED: Final = json.JSONEncoder(separators=(",", ":"))
-
-
-class Verb(StrEnum):
-    """What a frame is; the first two are the client's, `result` is ours and only sent when asked for."""
-
-    SHARE = "share"
-    PING = "ping"
-    CLARIFY = "clarify"
-    CONFIRM = "confirm"
-    RESULT = "result"
 
 
 class Status(StrEnum):
@@ -118,54 +108,6 @@ class OutcomeReason(IntEnum):
     IDLE_TIMEOUT = 9
 
 
-class Manifest(NamedTuple):
-    """What will be uploaded; `want_result` asks for the engine's answer, and `session` names the session that it is a turn of."""
-
-    payload_id: str
-    content_type: str = ""
-    content_encoding: str = ""
-    cipher: str = ""
-    total_bytes: int = 0
-    chunk_bytes: int = 0
-    chunks: int = 0
-    sha256: str = ""
-    want_result: bool = False
-    session: str = ""
-
-    def is_valid(self, most_bytes: int) -> bool:
-        """Whether it can be taken: named, plain, not empty, and at most `most_bytes` large."""
-        plain = self.content_encoding in {"", "identity"} and self.cipher in {"", "none"}
-        sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
-        named = 0 < len(self.payload_id) <= MOST_NAME
-        # Kept as long as the job is, so bounded as its name is.
-        named &= max(len(self.content_type), len(self.sha256), len(self.session)) <= MOST_NAME
-        return (
-            named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
-        )
-
-
-class LineChunk(NamedTuple):
-    """One piece of a payload, still in base64; `number` is its 0-based index."""
-
-    payload_id: str
-    number: int = 0
-    offset: int = 0
-    sha256: str = ""
-    bytes_b64: str = ""
-
-
-class LineRequest(NamedTuple):
-    """One well-formed frame of a client."""
-
-    verb: Verb
-    job: str
-    seq: int
-    ttl_ms: int = 0
-    manifest: Manifest | None = None
-    chunk: LineChunk | None = None
-    token: str = ""
-
-
 class Complaint(NamedTuple):
     """Why a line is no request, and the job that it names, if any."""
 
@@ -223,7 +165,7 @@ def plain_words(text: str) -> str:
 def read_request(line: bytes) -> LineRequest | Complaint:
     """Read one line of a client, without its end; never raises."""
     plain = read_plainly(line)
-    return read_by_the_rules(line) if plain is None else _plain_request(plain)
+    return read_by_the_rules(line) if plain is None else plain
 
 
 def read_by_the_rules(line: bytes) -> LineRequest | Complaint:
@@ -235,28 +177,6 @@ def read_by_the_rules(line: bytes) -> LineRequest | Complaint:
         return _request(fields)
     except _WrongTypeError:
         return Complaint(Need.JSON_MALFORMED, Fault.BAD_FRAME)
-
-
-def _plain_request(plain: PlainRequest) -> LineRequest:
-    told, piece = plain.payload_manifest, plain.payload_chunk
-    manifest, chunk = None, None
-    if told is not None:
-        manifest = Manifest(
-            told.payload_id,
-            told.content_type,
-            told.content_encoding,
-            told.cipher,
-            told.total_bytes,
-            told.chunk_bytes,
-            told.chunks,
-            told.sha256,
-            told.want_result,
-            told.session,
-        )
-    if piece is not None:
-        chunk = LineChunk(piece.payload_id, piece.index, piece.offset, piece.sha256, piece.bytes_b64)
-    verb = Verb.PING if plain.verb == "ping" else Verb.SHARE
-    return LineRequest(verb, plain.job, plain.seq, plain.ttl_ms, manifest, chunk, plain.token)
 
 
 def write_request(request: LineRequest) -> bytes:
@@ -449,19 +369,12 @@ def _receipts(fields: Mapping[str, Any]) -> list[Receipt]:
 
 def _put_payload(fields: dict[str, Any], manifest: Manifest | None, chunk: LineChunk | None) -> None:
     if manifest is not None:
-        written = manifest._asdict()
+        fields["payload_manifest"] = written = msgspec.to_builtins(manifest)
         for ours in ("want_result", "session"):
             if not written[ours]:
                 del written[ours]
-        fields["payload_manifest"] = written
     if chunk is not None:
-        fields["payload_chunk"] = {
-            "payload_id": chunk.payload_id,
-            "index": chunk.number,
-            "offset": chunk.offset,
-            "sha256": chunk.sha256,
-            "bytes_b64": chunk.bytes_b64,
-        }
+        fields["payload_chunk"] = msgspec.to_builtins(chunk)
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:

@@ -1,9 +1,10 @@
-"""Requests of the line protocol as every known client writes them, read in a fifth of the time.
+"""Requests of the line protocol, and how every known client writes them: read in a fifth of the time.
 
 The rules of the protocol accept far more (`line`): keys in any case, unknown ones, null, a name twice. What is written
 plainly means the same to both readers; for anything else `read_plainly` returns None. Structs stay with the interpreter.
 """
 
+from enum import StrEnum
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -15,8 +16,18 @@ _Counted = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
 
 
-class PlainManifest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What a payload will be."""
+class Verb(StrEnum):
+    """What a frame is; the first two are the client's, `result` is ours and only sent when asked for."""
+
+    SHARE = "share"
+    PING = "ping"
+    CLARIFY = "clarify"
+    CONFIRM = "confirm"
+    RESULT = "result"
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """What will be uploaded; `want_result` asks for the engine's answer, and `session` names the session that it is a turn of."""
 
     payload_id: str = ""
     content_type: str = ""
@@ -29,38 +40,49 @@ class PlainManifest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     want_result: bool = False
     session: str = ""
 
+    def is_valid(self, most_bytes: int) -> bool:
+        """Whether it can be taken: named, plain, not empty, and at most `most_bytes` large."""
+        plain = self.content_encoding in {"", "identity"} and self.cipher in {"", "none"}
+        sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
+        named = 0 < len(self.payload_id) <= MOST_NAME
+        # Kept as long as the job is, so bounded as its name is.
+        named &= max(len(self.content_type), len(self.sha256), len(self.session)) <= MOST_NAME
+        return (
+            named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
+        )
 
-class PlainChunk(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One piece of a payload, in base64."""
+
+class LineChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One piece of a payload, still in base64; `number` is its 0-based index."""
 
     payload_id: str = ""
-    index: _Whole = 0
+    number: _Whole = msgspec.field(default=0, name="index")
     offset: _Whole = 0
     sha256: str = ""
     bytes_b64: str = ""
 
 
-class PlainRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One frame of a client."""
+class LineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """One well-formed frame of a client."""
 
-    verb: Literal["share", "ping"]
+    verb: Verb
     job: _Name
     seq: _Counted
-    v: Literal[0] = 0
     ttl_ms: _Whole = 0
+    manifest: Manifest | None = msgspec.field(default=None, name="payload_manifest")
+    chunk: LineChunk | None = msgspec.field(default=None, name="payload_chunk")
     token: str = ""
-    payload_manifest: PlainManifest | None = None
-    payload_chunk: PlainChunk | None = None
+    v: Literal[0] = 0
 
 
-_decode: Final = msgspec.json.Decoder(PlainRequest).decode
+_decode: Final = msgspec.json.Decoder(LineRequest).decode
 
 
-def read_plainly(line: bytes) -> PlainRequest | None:
+def read_plainly(line: bytes) -> LineRequest | None:
     """Return the frame of a plain line, None for any other."""
     try:
         request = _decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    shares = (request.payload_manifest is None) != (request.payload_chunk is None)
-    return request if shares or request.verb == "ping" else None
+    shares = request.verb is Verb.SHARE and (request.manifest is None) != (request.chunk is None)
+    return request if shares or request.verb is Verb.PING else None

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from millgate.dialects.line import Manifest
+from millgate.dialects.line_requests import Manifest
 from millgate.servers.line.buffer import Buffer
 
 

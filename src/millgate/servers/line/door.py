@@ -12,7 +12,8 @@ from typing import Final, cast
 from millgate.core.events import Arrived, Withdrawn
 from millgate.dialects import BY_PATH
 from millgate.dialects.contract import Dialect, RequestFacts
-from millgate.dialects.line import Fault, Manifest, Need, OutcomeReason, plain_words
+from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
+from millgate.dialects.line_requests import Manifest
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.budget import ByteBudget
 from millgate.runtime.clock import MonotonicClock

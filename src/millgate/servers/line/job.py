@@ -5,7 +5,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
 
-from millgate.dialects.line import LineChunk, Manifest, Need
+from millgate.dialects.line import Need
+from millgate.dialects.line_requests import LineChunk, Manifest
 from millgate.servers.line.buffer import Buffer, Reserves
 from millgate.servers.line.contract import Ask, Drop, LineLimits, Withdraw
 from millgate.servers.line.replies import To

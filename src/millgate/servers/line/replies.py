@@ -10,16 +10,14 @@ from millgate.dialects.line import (
     NO_JOB,
     Fault,
     JobOutcome,
-    LineChunk,
     LineReply,
-    Manifest,
     Need,
     OutcomeReason,
     Receipt,
     Status,
-    Verb,
     write_reply,
 )
+from millgate.dialects.line_requests import LineChunk, Manifest, Verb
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import NO_WORDS, ErrorWords, Readings
 

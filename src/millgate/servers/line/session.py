@@ -26,15 +26,12 @@ from millgate.dialects.line import (
     Complaint,
     Fault,
     JobOutcome,
-    LineChunk,
-    LineRequest,
-    Manifest,
     Need,
     OutcomeReason,
     Receipt,
-    Verb,
     read_request,
 )
+from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 from millgate.servers.line import replies
 from millgate.servers.line.buffer import Buffer, Reserves
 from millgate.servers.line.contract import (

@@ -176,115 +176,74 @@ def _degraded(values: Sequence[Any], records: Sequence[Any]) -> Any:
     return next((value for value, each in zip(values, records, strict=True) if each.is_degraded), values[0])
 
 
-def _named(rule: Rule, *field_names: str) -> dict[str, Rule]:
-    return dict.fromkeys(field_names, rule)
-
-
 _WHOLE: Final[Mapping[type, Callable[[Sequence[Any]], Any]]] = {
     Histogram: _histogram,
     Banner: _worst,
     Alarm: lambda records: records[0],
 }
 
-_RULES: Final[Mapping[str, Rule]] = (
+_FIELDS: Final[Mapping[Rule, str]] = {
     # What a process has of its own: everything adds up.
-    _named(
-        _total, "queued", "queued_tokens", "queued_bytes", "running", "other_running", "arrived", "admitted"
-    )
-    | _named(_total, "hints_kept", "hints_broken", "hints_followed", "departing", "limit", "stream_limit")
-    | _named(_total, "kv_tokens", "prefill_tokens", "drain_per_s", "adapter_loads")
-    | _named(_total, "attempts", "requests", "labelled", "recognised", "early", "appointments", "records")
-    | _named(_total, "appointments_dropped", "budget", "budget_spent", "refused", "answers", "long_requests")
-    | _named(
-        _total, "good_output_tokens", "wasted_prompt_tokens", "wasted_output_tokens", "samples", "completed"
-    )
-    | _named(_total, "mean_attempts", "entered_per_s", "clipped", "demoted", "prompt_tokens", "cached_tokens")
-    | _named(_total, "output_tokens", "yields", "judged", "good", "late", "client_gone", "engine_failed")
-    | _named(_total, "bad_request", "connections", "refused_connections", "rejected", "body_bytes")
-    | _named(_total, "body_limit_bytes", "refused_callers", "spoofed_fields", "shed", "steering_fields")
-    | _named(
-        _total, "unusable_usage", "log_lines_dropped", "attempt_lines_dropped", "cpu_s", "resident_bytes"
-    )
-    | _named(
-        _total, "open_files", "threads", "arrived_per_s", "good_per_s", "refused_per_s", "executed", "yielded"
-    )
-    | _named(
-        _total,
-        "renewals",
-        "failed_renewals",
-        "workers",
-        "worker_restarts",
-        "trend_per_s",
-        "acceleration_per_s2",
-        "inflight",
-        "cap",
-    )
-    | _named(
-        _total, "live", "live_sessions", "predicted_cached_tokens", "found_cached_tokens", "regret_tokens"
-    )
-    | _named(_total, "begun", "fetched", "lost", "expired", "tokens", "transfer_s")
-    | _named(_total, "coalesced", "traces_dropped", "refused_streams", "lost_slots", "unknown_entries")
+    _total: """
+        queued queued_tokens queued_bytes running other_running arrived admitted hints_kept hints_broken
+        hints_followed departing limit stream_limit kv_tokens prefill_tokens drain_per_s adapter_loads
+        attempts requests labelled recognised early appointments records appointments_dropped budget
+        budget_spent refused answers long_requests good_output_tokens wasted_prompt_tokens
+        wasted_output_tokens samples completed mean_attempts entered_per_s clipped demoted prompt_tokens
+        cached_tokens output_tokens yields judged good late client_gone engine_failed bad_request
+        connections refused_connections rejected body_bytes body_limit_bytes refused_callers spoofed_fields
+        shed steering_fields unusable_usage log_lines_dropped attempt_lines_dropped cpu_s resident_bytes
+        open_files threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals
+        workers worker_restarts trend_per_s acceleration_per_s2 inflight cap live live_sessions
+        predicted_cached_tokens found_cached_tokens regret_tokens begun fetched lost expired tokens
+        transfer_s coalesced traces_dropped refused_streams lost_slots unknown_entries
+    """,
     # What promises or warns: the worst.
-    | _named(
-        _most, "now", "at", "oldest_queued_s", "expected_wait_s", "deadline_s", "headroom", "abort_lag_s"
-    )
-    | _named(_most, "p95", "p99", "promised", "window_s", "over_s", "excess", "excess_threshold", "backlog_s")
-    | _named(
-        _most, "acceleration_threshold", "others_share", "paused_s", "reloads", "failed_reloads", "wait_s"
-    )
-    | _named(_most, "loop_lag_s", "worst_loop_lag_s", "ttft_p95_s", "ttft_p99_s", "measured_s", "owners")
-    | _named(_most, "seen_running", "seen_waiting", "seen_kv_share", "seen_preemptions")
-    | _named(_least, "seen_age_s", "time_to_full_s", "left_share", "attendance_first", "attendance_returned")
-    | _named(_most, "replicas", "renewed_s", "since_s")
-    | _named(_most, "kv_limit", "prefill_limit")
-    | _named(_least, "max_files")
+    _most: """
+        now at oldest_queued_s expected_wait_s deadline_s headroom abort_lag_s p95 p99 promised window_s
+        over_s excess excess_threshold backlog_s acceleration_threshold others_share paused_s reloads
+        failed_reloads wait_s loop_lag_s worst_loop_lag_s ttft_p95_s ttft_p99_s measured_s owners
+        seen_running seen_waiting seen_kv_share seen_preemptions replicas renewed_s since_s kv_limit
+        prefill_limit
+    """,
+    _least: "seen_age_s time_to_full_s left_share attendance_first attendance_returned max_files",
     # What is a share or a mean.
-    | _named(
-        _mean, "load", "calm_load", "noise", "occupancy", "trend", "acceleration", "used", "prefill_share"
-    )
-    | _named(
-        _mean, "expected_ttft_s", "expected_tpot_s", "expected_service_s", "tpot_mean_s", "tpot_variance"
-    )
-    | _named(_mean, "ttft_mean_s", "ttft_variance", "gap_mean_s", "gap_variance", "gap_deviation_s")
-    | _named(_mean, "prefix_hit_share", "tokens_share", "good_share")
-    | _named(_by("completed"), "mean_stay_s")
-    | _named(_by("mean_attempts"), "residual")
-    | _named(_by("attempts"), "amplification", "amplification_1m", "amplification_10m")
-    | _named(_by("samples"), "bias", "p90")
-    | _named(_by("answers"), "ttft_share", "tpot_share")
-    | _named(_by("requests"), "burn")
-    | _named(_by("long_requests"), "long_good_share")
-    | _named(_mean, "working_set_share", "memory_share", "found_share")
+    _mean: """
+        load calm_load noise occupancy trend acceleration used prefill_share expected_ttft_s expected_tpot_s
+        expected_service_s tpot_mean_s tpot_variance ttft_mean_s ttft_variance gap_mean_s gap_variance
+        gap_deviation_s prefix_hit_share tokens_share good_share working_set_share memory_share found_share
+    """,
+    _by("completed"): "mean_stay_s",
+    _by("mean_attempts"): "residual",
+    _by("attempts"): "amplification amplification_1m amplification_10m",
+    _by("samples"): "bias p90",
+    _by("answers"): "ttft_share tpot_share",
+    _by("requests"): "burn",
+    _by("long_requests"): "long_good_share",
     # What is the same everywhere.
-    | _named(
-        _first, "name", "tenant", "host", "engines", "target_share", "ttft_promise", "tpot_promise", "target"
-    )
-    | _named(_first, "quantile", "promised_s", "newcomer")
-    | _named(_first, "replica", "role")
-    | _named(_first_said, "advice", "why")
-    | _named(_degraded, "state")
-    | _named(
-        _any, "is_degraded", "draining", "is_served", "up", "ignores_hangups", "is_burning", "breaker_open"
-    )
-    | _named(_all, "reload_success")
+    _first: """
+        name tenant host engines target_share ttft_promise tpot_promise target quantile promised_s newcomer
+        replica role
+    """,
+    _first_said: "advice why",
+    _degraded: "state",
+    _any: "is_degraded draining is_served up ignores_hangups is_burning breaker_open",
+    _all: "reload_success",
     # Lists and records.
-    | _named(_rows("name"), "lanes", "models", "quotas")
-    | _named(_counts, "outcomes", "gone", "failures", "legs_by_role")
-    | _named(_means, "bytes_per_token", "mean_output_tokens")
-    | _named(_alarms, "alarms")
-    | _named(_latest, "cleared")
-    | _named(_newest, "decisions")
-    | _named(_part, "legs", "sessions")
-    | _named(_part, "little", "slo", "whole", "queue", "engine", "ttft", "tpot", "short", "long", "retries")
-    | _named(_part, "prompt_error", "output_error", "warning", "account", "lately", "wait", "window", "total")
-    | _named(
-        _part, "hint", "hint_return", "hint_error", "gap", "banner", "rates", "objective", "signals", "seen"
-    )
-    | _named(
-        _part, "served", "returns", "history", "snapshot", "process", "door", "service", "traffic", "cluster"
-    )
-)
-
+    _rows("name"): "lanes models quotas",
+    _counts: "outcomes gone failures legs_by_role",
+    _means: "bytes_per_token mean_output_tokens",
+    _alarms: "alarms",
+    _latest: "cleared",
+    _newest: "decisions",
+    _part: """
+        legs sessions little slo whole queue engine ttft tpot short long retries prompt_error output_error
+        warning account lately wait window total hint hint_return hint_error gap banner rates objective
+        signals seen served returns history snapshot process door service traffic cluster
+    """,
+}
+"""Which fields have which rule, by their names."""
+_RULES: Final[Mapping[str, Rule]] = {name: rule for rule, names in _FIELDS.items() for name in names.split()}
 _SPECIAL: Final[Mapping[tuple[str, str], Rule]] = {
     ("Snapshot", "engines"): _rows("name"),
     ("Snapshot", "pools"): _rows("engines"),

@@ -14,6 +14,7 @@ from millgate.observe.logs import json_line
 from millgate.observe.process import build_kind
 
 if TYPE_CHECKING:
+    from millgate.config.load import Loaded
     from millgate.gateway import Gateway
     from millgate.wiring.chosen import ChosenNumber
     from millgate.wiring.settings import Built
@@ -42,9 +43,9 @@ class Running(NamedTuple):
 
     @classmethod
     def of(
-        cls, gateway: "Gateway", built: "Built", engine_note: str = "", token_env: str | None = None
+        cls, gateway: "Gateway", built: "Built", loaded: "Loaded | None" = None, engine_note: str = ""
     ) -> Self:
-        """Read a started gateway; `engine_note` says more of its engine, `token_env` where the admin token is."""
+        """Read a started gateway with this configuration; `engine_note` says more of its engine."""
         settings = gateway.settings
         admin = settings.admin
         return cls(
@@ -61,7 +62,7 @@ class Running(NamedTuple):
             choices=built.choices,
             model=built.example_model,
             engine_note=engine_note,
-            token_env=token_env,
+            token_env=loaded.config.admin.token_env if loaded and loaded.admin_token else None,
         )
 
 

@@ -1,20 +1,19 @@
 """`millgate engine`: the embedded engine as a process of its own."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from millgate.cli.exits import address_error, usage_error
 
-if TYPE_CHECKING:
-    from millgate.servers.emulator.settings import EmulatorSettings
-
-# Flags that are not called as their settings are.
-_FLAGS = {
-    "stall_rate": "--stall",
-    "stall_s": "--stall-seconds",
-    "error_rate": "--error-in-stream",
-    "kv_lease_s": "--kv-lease",
+# Options that are not called as their settings are.
+_SETTINGS = {
+    "stall": "stall_rate",
+    "stall_seconds": "stall_s",
+    "error_in_stream": "error_rate",
+    "kv_lease": "kv_lease_s",
+    "lora_module": "lora_modules",
+    "lora_load": "lora_load_s",
 }
 
 ProfileOption = Annotated[
@@ -100,45 +99,18 @@ def engine(
     seed: Annotated[int, typer.Option(help="Seed of the lengths of answers and of the troubles.")] = 1,
 ) -> None:
     """Run an engine that answers like vLLM, at the speed of a profile, without a GPU."""
+    options = {_SETTINGS.get(name, name): value for name, value in locals().items()}
     from millgate.engine.profile import DEFAULT_PROFILE
     from millgate.servers.emulator.run import run
+    from millgate.servers.emulator.settings import EmulatorSettings
 
-    settings = _checked(
-        host=host,
-        port=port,
-        profile=profile or DEFAULT_PROFILE,
-        model_name=model_name,
-        time_scale=time_scale,
-        max_num_seqs=max_num_seqs,
-        max_num_queued_reqs=max_num_queued_reqs,
-        max_model_len=max_model_len,
-        num_gpu_blocks_override=num_gpu_blocks_override,
-        enable_prefix_caching=enable_prefix_caching,
-        kv_transfer=kv_transfer,
-        kv_lease_s=kv_lease,
-        kv_load_failure_policy=kv_load_failure_policy,
-        lora_modules=tuple(lora_module or ()),
-        max_loras=max_loras,
-        lora_load_s=lora_load,
-        tokens_per_event=tokens_per_event,
-        ignore_hangups=ignore_hangups,
-        fail_rate=fail_rate,
-        stall_rate=stall,
-        stall_s=stall_seconds,
-        error_rate=error_in_stream,
-        seed=seed,
-    )
+    options |= {"profile": profile or DEFAULT_PROFILE, "lora_modules": tuple(lora_module or ())}
+    try:
+        settings = EmulatorSettings(**options)
+    except ValueError as error:
+        flags = {field: "--" + option.replace("_", "-") for option, field in _SETTINGS.items()}
+        raise usage_error(error, flags) from None
     try:
         run(settings)
     except OSError as error:
         raise address_error(error, host, port, "--port") from None
-
-
-def _checked(**fields: Any) -> "EmulatorSettings":
-    """Return the settings with these fields, or say which flag is wrong."""
-    from millgate.servers.emulator.settings import EmulatorSettings
-
-    try:
-        return EmulatorSettings(**fields)
-    except ValueError as error:
-        raise usage_error(error, _FLAGS) from None

@@ -21,6 +21,7 @@ from millgate.cli.serve import (
     UpstreamOption,
     flags_of_engines,
     flags_of_limits,
+    on_uvloop,
     other_engines,
 )
 from millgate.cli.settings import FileOption, SetOption, flag, load_or_fail
@@ -73,7 +74,11 @@ def extproc(
     loaded = load()
     if loaded.config.workers > 1:
         raise CommandError("workers: the external processor is one process: leave it out", ExitCode.USAGE)
-    return _serve(loaded, _announcer(as_json=as_json), load)
+    from millgate.cli.compose import serve_configuration
+
+    return on_uvloop(
+        serve_configuration(loaded, _announcer(loaded, as_json=as_json), load, behind_envoy=True)
+    )
 
 
 @extproc_app.command("envoy-config")
@@ -124,26 +129,13 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _serve(
-    loaded: "Loaded", on_ready: Callable[["Gateway", "Built"], None], reload: Callable[[], "Loaded"]
-) -> int:
-    import asyncio
-
-    import uvloop
-
-    from millgate.cli.compose import serve_configuration
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve_configuration(loaded, on_ready, reload, behind_envoy=True))
-
-
-def _announcer(*, as_json: bool) -> Callable[["Gateway", "Built"], None]:
+def _announcer(loaded: "Loaded", *, as_json: bool) -> Callable[["Gateway", "Built"], None]:
     from millgate.cli.banner import Running, record, what_runs
     from millgate.cli.output import print_json
     from millgate.observe.logs import json_line
 
     def announce(gateway: "Gateway", built: "Built") -> None:
-        running = record(Running.of(gateway, built))
+        running = record(Running.of(gateway, built, loaded))
         del running["url"]
         if gateway.extproc is not None and gateway.settings.extproc is not None:
             address = f"{gateway.settings.extproc.host}:{gateway.extproc.port}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from millgate.cli.exits import CommandError, ExitCode, usage_error
-from millgate.cli.serve import AdminPortOption, JsonOption, PortOption, WorkersOption, announcer
+from millgate.cli.serve import AdminPortOption, JsonOption, PortOption, WorkersOption, on_uvloop, serve_loaded
 from millgate.cli.settings import Given, SetOption, flag, load_or_fail
 
 if TYPE_CHECKING:
@@ -50,22 +50,15 @@ def run_all(
             engine_port = child.await_ready({"port": r'"port": (\d+)'})["port"]
             flags += flag("millgate run", "engines.0.url", f"http://127.0.0.1:{engine_port}")
             note = f" (profile {profile}, process {child.process_id})"
-            given = Given.of(None, assignments, flags, instead)
-            return _serve_with(child, given, engine_note=note, as_json=as_json)
+            given = Given.of(None, assignments, flags, instead)._replace(engine_note=note)
+            return on_uvloop(_serve_beside(child, given, as_json=as_json))
     except ChildError as error:
         raise CommandError(str(error), ExitCode.ENGINE_LOST) from None
 
 
-def _serve_with(child: "Child", given: Given, *, engine_note: str, as_json: bool) -> int:
+async def _serve_beside(child: "Child", given: Given, *, as_json: bool) -> int:
     """Serve until a signal, or until the child dies (ChildError)."""
-    import uvloop
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve_beside(child, given, engine_note=engine_note, as_json=as_json))
-
-
-async def _serve_beside(child: "Child", given: Given, *, engine_note: str, as_json: bool) -> ExitCode:
-    serving = asyncio.ensure_future(_serve(given, engine_note=engine_note, as_json=as_json))
+    serving = asyncio.ensure_future(serve_loaded(given.load(), given, as_json=as_json))
     watching = asyncio.ensure_future(_watch(child))
     await asyncio.wait((serving, watching), return_when=asyncio.FIRST_COMPLETED)
     for task in (serving, watching):
@@ -74,17 +67,6 @@ async def _serve_beside(child: "Child", given: Given, *, engine_note: str, as_js
     if serving.cancelled():
         watching.result()
     return serving.result()
-
-
-async def _serve(given: Given, *, engine_note: str, as_json: bool) -> ExitCode:
-    from millgate.cli.compose import serve_configuration
-    from millgate.cli.workers import supervise
-
-    loaded = given.load()
-    if loaded.config.workers > 1:
-        return await supervise(loaded, given, as_json=as_json, engine_note=engine_note)
-    announce = announcer(loaded, as_json=as_json, engine_note=engine_note)
-    return await serve_configuration(loaded, announce, given.load)
 
 
 async def _watch(child: "Child") -> None:

@@ -1,7 +1,7 @@
 """`millgate serve`: the gateway in front of engines that run already."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -128,10 +128,7 @@ def serve(
         *flag("--workers", "workers", workers),
     ]
     given = Given.of(config, assignments, flags, other_engines(upstream))
-    loaded = given.load()
-    if loaded.config.workers > 1:
-        return serve_supervised(loaded, given, as_json=as_json)
-    return serve_loaded(loaded, announcer(loaded, as_json=as_json), given.load)
+    return on_uvloop(serve_loaded(given.load(), given, as_json=as_json))
 
 
 def flags_of_engines(upstream: list[str] | None) -> list["Override"]:
@@ -172,32 +169,26 @@ def _deadline_of_slo(ttft_slo: str | None) -> list["Override"]:
     return [] if ttft_slo is None else [override("lanes.0.deadline", None, "--ttft-slo")]
 
 
-def serve_loaded(
-    loaded: "Loaded",
-    on_ready: Callable[["Gateway", "Built"], None],
-    reload: Callable[[], "Loaded"] | None = None,
-) -> int:
-    """Serve on a loop of its own and return the exit code; at SIGHUP the configuration is read by `reload`."""
+def on_uvloop(work: Coroutine[Any, Any, int]) -> int:
+    """Do this work on a loop of its own, and return its exit code."""
     import asyncio
 
     import uvloop
 
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+async def serve_loaded(loaded: "Loaded", given: Given, *, as_json: bool) -> int:
+    """Serve in this process, or with workers, until a signal ends it; at SIGHUP the configuration is read anew."""
+    if loaded.config.workers > 1:
+        from millgate.cli.workers import supervise
+
+        return await supervise(loaded, given, as_json=as_json)
     from millgate.cli.compose import serve_configuration
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve_configuration(loaded, on_ready, reload))
-
-
-def serve_supervised(loaded: "Loaded", given: Given, *, as_json: bool) -> int:
-    """Serve with several workers on a loop of its own, and return the exit code."""
-    import asyncio
-
-    import uvloop
-
-    from millgate.cli.workers import supervise
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(supervise(loaded, given, as_json=as_json))
+    announce = announcer(loaded, as_json=as_json, engine_note=given.engine_note)
+    return await serve_configuration(loaded, announce, given.load)
 
 
 def announcer(
@@ -206,9 +197,7 @@ def announcer(
     """Return what tells people, and with `as_json` programs, that the gateway serves."""
     from millgate.cli.banner import Running, show_running
 
-    token_env = loaded.config.admin.token_env if loaded.admin_token else None
-
     def announce(gateway: "Gateway", built: "Built") -> None:
-        show_running(Running.of(gateway, built, engine_note, token_env), as_json=as_json)
+        show_running(Running.of(gateway, built, loaded, engine_note), as_json=as_json)
 
     return announce

@@ -41,6 +41,8 @@ class Given(NamedTuple):
     assignments: tuple[str, ...]
     flags: tuple["Override", ...]
     instead: tuple["Override", ...]
+    engine_note: str = ""
+    """What the banner says more of the engine."""
 
     @classmethod
     def of(

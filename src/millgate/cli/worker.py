@@ -18,7 +18,7 @@ from millgate.cli.banner import Running
 from millgate.cli.compose import serve_configuration
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.json_stderr import take_over
-from millgate.cli.workers import Recipe, read_recipe
+from millgate.cli.workers import read_recipe
 from millgate.config.load import Loaded
 from millgate.gateway.workers.worker import WorkerSide
 
@@ -34,14 +34,15 @@ async def work(descriptor: int) -> ExitCode:
     """Serve as the supervisor says, and return the exit code; why it cannot be done is told to the supervisor alone."""
     side = WorkerSide()
     start = await side.connect(descriptor)
-    recipe = read_recipe(start.recipe)
+    given = read_recipe(start.recipe)
 
     def load() -> Loaded:
-        loaded = recipe.given.load()
+        loaded = given.load()
         return loaded if loaded.ticket_secret else with_ticket_key(loaded, start.ticket_key)
 
     def announce(gateway: "Gateway", built: "Built") -> None:
-        side.serves(gateway, msgspec.msgpack.encode(_running(gateway, built, loaded, recipe)))
+        running = Running.of(gateway, built, loaded, given.engine_note)
+        side.serves(gateway, msgspec.msgpack.encode(running))
 
     try:
         loaded = load()
@@ -56,11 +57,6 @@ async def work(descriptor: int) -> ExitCode:
 def with_ticket_key(loaded: Loaded, key: bytes) -> Loaded:
     """Return the configuration with a key for tickets, and for marks of prefixes, that all workers have."""
     return loaded._replace(ticket_secret=SecretStr(key.hex()))
-
-
-def _running(gateway: "Gateway", built: "Built", loaded: Loaded, recipe: Recipe) -> Running:
-    token_env = loaded.config.admin.token_env if loaded.admin_token else None
-    return Running.of(gateway, built, recipe.engine_note, token_env)
 
 
 def end_with(supervisor: int) -> None:

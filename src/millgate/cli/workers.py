@@ -1,7 +1,6 @@
 """`serve` and `run` with several workers: what the supervisor checks, what its workers are told, what it shows."""
 
 from functools import partial
-from typing import NamedTuple, Self
 
 import msgspec
 
@@ -25,52 +24,24 @@ from millgate.runtime.clock import MonotonicClock
 from millgate.wiring.chosen import ChosenNumber
 from millgate.wiring.settings import build_settings
 
-
-class Recipe(NamedTuple):
-    """How a worker reads its configuration: what the command line said, and what it says of the engine in the banner."""
-
-    file: str | None
-    assignments: tuple[str, ...]
-    flags: tuple[Override, ...]
-    instead: tuple[Override, ...]
-    engine_note: str
-
-    @classmethod
-    def of(cls, given: Given, engine_note: str = "") -> Self:
-        """Return the recipe of a command line."""
-        return cls(*given, engine_note)
-
-    @property
-    def given(self) -> Given:
-        """What the command line said."""
-        return Given(*self[:-1])
+_GIVEN = tuple[str | None, tuple[str, ...], tuple[Override, ...], tuple[Override, ...], str]
+_RUNNING = tuple[
+    str, str, tuple[tuple[str, str], ...], tuple[ChosenNumber, ...], str, str, str | None, str, int
+]
+"""The fields of `Given` and of `Running`, with the types that another process needs to read them."""
 
 
-class _Shown(NamedTuple):
-    """`Running`, with the types that another process needs to read it."""
-
-    url: str
-    admin_url: str
-    engines: tuple[tuple[str, str], ...]
-    choices: tuple[ChosenNumber, ...]
-    model: str
-    engine_note: str
-    token_env: str | None
-    line_address: str
-    workers: int
+def read_recipe(content: bytes) -> Given:
+    """Return what `supervise` has written: how a worker reads its configuration."""
+    return Given(*msgspec.msgpack.decode(content, type=_GIVEN))
 
 
-def read_recipe(content: bytes) -> Recipe:
-    """Return a recipe that `supervise` has written."""
-    return msgspec.msgpack.decode(content, type=Recipe)
-
-
-async def supervise(loaded: Loaded, given: Given, *, as_json: bool, engine_note: str = "") -> ExitCode:
+async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
     """Serve with as many workers as the configuration says, until a signal ends it.
 
     Raises CommandError when an address cannot be had, a file cannot be used, or workers cannot serve.
     """
-    settings, recipe = _checked(loaded), msgspec.msgpack.encode(Recipe.of(given, engine_note))
+    settings, recipe = _checked(loaded), msgspec.msgpack.encode(given)
     count = loaded.config.workers
     show = partial(_show, settings, count, as_json=as_json)
     store = MemoryStore(MonotonicClock.now) if settings.cluster is None else None
@@ -103,7 +74,7 @@ def _checked(loaded: Loaded) -> GatewaySettings:
 
 def _show(settings: GatewaySettings, count: int, news: WorkerNews, admin_port: int, *, as_json: bool) -> None:
     """Show what one worker would, with the admin door that is the supervisor's."""
-    shown = Running(*msgspec.msgpack.decode(news.running, type=_Shown))
+    shown = Running(*msgspec.msgpack.decode(news.running, type=_RUNNING))
     admin = settings.admin
     url = "" if admin is None else door_url(admin.host, admin_port)
     show_running(shown._replace(admin_url=url, workers=count), as_json=as_json)

@@ -11,10 +11,9 @@ from millgate.dialects.contract import Usage
 from millgate.dialects.pooling import POOLING
 from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import Splitter
-from millgate.servers.emulator.messages import MessageText
+from millgate.servers.emulator.answers import MOST_KEPT, KeptResponses, MessageText, ResponseText
 from millgate.servers.emulator.pooling import PoolingAnswers
 from millgate.servers.emulator.requests import EmulatedSequence, GenerationRequest, RequestReader, Surface
-from millgate.servers.emulator.responses import MOST_KEPT, KeptResponses, ResponseText
 from millgate.servers.emulator.tools import Function, Tool, ToolCall, ToolChoice, choose
 
 NAMED = Tool(function=Function(name="a", parameters={"type": "object"}))

@@ -8,6 +8,7 @@ streaming or not, `finish_reason: "abort"` when the engine stops.
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
@@ -17,16 +18,14 @@ from millgate.engine.adapters import AdapterSlots
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchStatistics, EngineSequence
 from millgate.http1.server.contract import Exchange, Headers, RefusedRequest, RequestHead
-from millgate.servers.emulator.answers import AnswerText, error_body
+from millgate.servers.emulator.answers import AnswerText, KeptResponses, MessageText, ResponseText, error_body
 from millgate.servers.emulator.handoffs import READ_PATH, Handoff, Handoffs
-from millgate.servers.emulator.messages import MessageText
 from millgate.servers.emulator.meters import Meters
 from millgate.servers.emulator.pacer import Feed, Pacer
 from millgate.servers.emulator.pages import JSON, EnginePages, EngineView
 from millgate.servers.emulator.pooling import PoolingAnswers
 from millgate.servers.emulator.prefixes import PrefixNames
 from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
-from millgate.servers.emulator.responses import KeptResponses, ResponseText
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import BROKEN_OFF, FAILURE, Trouble, Troubles, error_event
 
@@ -46,41 +45,26 @@ GENERATION_PATHS: Final = {
 Text = AnswerText | MessageText | ResponseText
 
 
+@dataclass(slots=True, eq=False)
 class Generation:
     """One request's answer while it is generated."""
 
-    __slots__ = (
-        "endings",
-        "exchange",
-        "feeds",
-        "handoff",
-        "request",
-        "slow",
-        "stalled",
-        "taking",
-        "text",
-        "trouble",
-        "unfinished",
-        "unsent",
-        "withheld",
-    )
+    exchange: Exchange
+    request: GenerationRequest
+    text: Text
+    trouble: Trouble | None = None
+    handoff: Handoff | None = None
+    taking: asyncio.Task[None] | None = None
+    feeds: list[Feed] = field(default_factory=list)
+    endings: list[tuple[int, str]] = field(default_factory=list)
+    unfinished: int = field(init=False)
+    unsent: dict[int, int] = field(default_factory=dict)
+    slow: bool = False
+    stalled: bool = False
+    withheld: dict[Feed, tuple[int, bool]] = field(default_factory=dict)
 
-    def __init__(
-        self, exchange: Exchange, request: GenerationRequest, text: Text, trouble: Trouble | None = None
-    ) -> None:
-        self.exchange = exchange
-        self.request = request
-        self.text = text
-        self.handoff: Handoff | None = None
-        self.taking: asyncio.Task[None] | None = None
-        self.feeds: list[Feed] = []
-        self.endings: list[tuple[int, str]] = []
-        self.unfinished = len(request.answers)
-        self.unsent: dict[int, int] = {}
-        self.slow = False
-        self.trouble = trouble
-        self.stalled = False
-        self.withheld: dict[Feed, tuple[int, bool]] = {}
+    def __post_init__(self) -> None:
+        self.unfinished = len(self.request.answers)
 
     def break_off(self, message: str) -> None:
         """End the answer with an error: an event where its stream has begun, else a 500."""
@@ -293,8 +277,7 @@ class EmulatorApplication:
             exchange.respond(500, JSON, FAILURE)
             return
         text = _TEXTS[surface](request, next(self._numbers), self._created)
-        generation = self._open[exchange] = Generation(exchange, request, text, trouble)
-        generation.handoff = handoff
+        generation = self._open[exchange] = Generation(exchange, request, text, trouble, handoff)
         if request.stream:
             exchange.start(200, EVENTS)
         if handoff is None or handoff.gives:

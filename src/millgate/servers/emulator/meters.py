@@ -60,35 +60,51 @@ class SecondRow(NamedTuple):
     wasted_tokens: int
 
 
+_OWN: Final = ("received", "refused", "client_gone")
+_COUNTED: Final = {
+    "executed": "began",
+    "finished": "finished",
+    "aborted": "aborted",
+    "preemptions": "preemptions",
+    "prompt_tokens": "prefilled_tokens",
+    "output_tokens": "output_tokens",
+    "wasted_tokens": "wasted_tokens",
+    "orphan_tokens": "orphan_tokens",
+    "prefix_queried_tokens": "prefix_queried_tokens",
+    "prefix_hit_tokens": "prefix_hit_tokens",
+}
+"""Counts of `/stats`, since the last reset, and the batch's names for them."""
+_PRESENT: Final = {
+    "running": "running",
+    "waiting": "waiting",
+    "peak_running": "peak_running",
+    "peak_running_and_waiting": "peak_present",
+    "kv_kept": "pinned",
+}
+"""States of `/stats` as they are now."""
+_HANDED: Final = ("kv_given", "kv_expired", "kv_taken", "kv_failed")
+
+
 class Meters:
     """What an engine has done since the start (`/metrics`) and since the last reset (`/stats`)."""
 
     def __init__(self, limits: BatchLimits, model_name: str, now: float, zero: BatchStatistics) -> None:
         self.ttft = EmulatedHistogram(TTFT_BOUNDS_S)
         self.itl = EmulatedHistogram(ITL_BOUNDS_S)
-        self.received = 0
-        self.refused = 0
-        self.client_gone = 0
+        self.received = self.refused = self.client_gone = 0
         self.kv_given = self.kv_expired = 0
         self.kv_taken = self.kv_taken_tokens = self.kv_failed = 0
         self._limits = limits
         self._model_name = model_name
         self._series: deque[SecondRow] = deque(maxlen=SERIES_ROWS)
-        self._since = now
-        self._zero = zero
-        self._last = zero
-        self._received_before = 0
-        self._refused_before = 0
-        self._gone_before = 0
+        self.reset(now, zero)
 
     def reset(self, now: float, statistics: BatchStatistics) -> None:
         """Start `/stats` again from here; `/metrics` counts on."""
         self._series.clear()
         self._since = now
         self._zero = self._last = statistics
-        self._received_before = self.received
-        self._refused_before = self.refused
-        self._gone_before = self.client_gone
+        self._before = {name: getattr(self, name) for name in _OWN}
 
     def second(self, now: float, statistics: BatchStatistics) -> None:
         """Write the row of the second that ends now."""
@@ -109,29 +125,11 @@ class Meters:
         zero = self._zero
         return {
             "since_s": round(now - self._since, 3),
-            "received": self.received - self._received_before,
-            "refused": self.refused - self._refused_before,
-            "client_gone": self.client_gone - self._gone_before,
-            "executed": statistics.began - zero.began,
-            "finished": statistics.finished - zero.finished,
-            "aborted": statistics.aborted - zero.aborted,
-            "running": statistics.running,
-            "waiting": statistics.waiting,
-            "peak_running": statistics.peak_running,
-            "peak_running_and_waiting": statistics.peak_present,
+            **{name: getattr(self, name) - self._before[name] for name in _OWN},
+            **{name: getattr(statistics, of) - getattr(zero, of) for name, of in _COUNTED.items()},
+            **{name: getattr(statistics, of) for name, of in _PRESENT.items()},
             "kv_share": round(statistics.kv_share, 6),
-            "preemptions": statistics.preemptions - zero.preemptions,
-            "prompt_tokens": statistics.prefilled_tokens - zero.prefilled_tokens,
-            "output_tokens": statistics.output_tokens - zero.output_tokens,
-            "wasted_tokens": statistics.wasted_tokens - zero.wasted_tokens,
-            "orphan_tokens": statistics.orphan_tokens - zero.orphan_tokens,
-            "kv_kept": statistics.pinned,
-            "kv_given": self.kv_given,
-            "kv_expired": self.kv_expired,
-            "kv_taken": self.kv_taken,
-            "kv_failed": self.kv_failed,
-            "prefix_queried_tokens": statistics.prefix_queried_tokens - zero.prefix_queried_tokens,
-            "prefix_hit_tokens": statistics.prefix_hit_tokens - zero.prefix_hit_tokens,
+            **{name: getattr(self, name) for name in _HANDED},
             "series": [row._asdict() for row in self._series],
         }
 

@@ -6,6 +6,7 @@ step at which they are due: only what is due is looked at.
 """
 
 import asyncio
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import Protocol
@@ -31,6 +32,7 @@ class TokenListener(Protocol):
         """A second of work has gone by."""
 
 
+@dataclass(slots=True, eq=False)
 class Feed:
     """One running answer: which tokens its reader has had, and when it gets the next.
 
@@ -38,44 +40,22 @@ class Feed:
     prompt came from the prefix cache, known with the first token. `adapter` must be loaded before it begins; "" is the model.
     """
 
-    __slots__ = (
-        "adapter",
-        "asked_at",
-        "delivered_at",
-        "delivered_tokens",
-        "due_step",
-        "hit_tokens",
-        "index",
-        "joined_step",
-        "joined_tokens",
-        "owner",
-        "sequence",
-        "silent",
-        "tokens_per_event",
-    )
+    owner: object
+    index: int
+    sequence: EngineSequence
+    tokens_per_event: int | None
+    asked_at: float
+    adapter: str = ""
+    delivered_at: float = field(init=False)
+    delivered_tokens: int = field(default=0, init=False)
+    joined_step: int = field(default=0, init=False)
+    joined_tokens: int = field(default=0, init=False)
+    due_step: int = field(default=-1, init=False)
+    hit_tokens: int = field(default=0, init=False)
+    silent: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        owner: object,
-        index: int,
-        sequence: EngineSequence,
-        tokens_per_event: int | None,
-        asked_at: float,
-        adapter: str = "",
-    ) -> None:
-        self.adapter = adapter
-        self.owner = owner
-        self.index = index
-        self.sequence = sequence
-        self.tokens_per_event = tokens_per_event
-        self.asked_at = asked_at
-        self.delivered_at = asked_at
-        self.delivered_tokens = 0
-        self.joined_step = 0
-        self.joined_tokens = 0
-        self.due_step = -1
-        self.hit_tokens = 0
-        self.silent = False
+    def __post_init__(self) -> None:
+        self.delivered_at = self.asked_at
 
 
 class Pacer:

@@ -6,12 +6,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from millgate.http1.server.contract import Exchange, Headers, RequestHead
-from millgate.servers.emulator.answers import error_body
+from millgate.servers.emulator.answers import KeptResponses, error_body
 from millgate.servers.emulator.meters import Meters
 from millgate.servers.emulator.pacer import Pacer
 from millgate.servers.emulator.pooling import PoolingAnswers
 from millgate.servers.emulator.requests import BadRequestError
-from millgate.servers.emulator.responses import KeptResponses
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import Troubles
 

@@ -5,7 +5,7 @@ They are made at once, without the batch: the numbers mean nothing, only their n
 
 import base64
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -59,20 +59,20 @@ class PoolingAnswers:
         count, vector = _count(given), _vector()
         packed = base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *vector)).decode()
         data = packed if asked.encoding_format == "base64" else vector
-        return {
-            "object": "list",
-            "model": asked.model or self._model_name,
-            "data": [{"object": "embedding", "index": index, "embedding": data} for index in range(count)],
-            "usage": _usage(msgspec.json.encode(given)),
-        }
+        rows = [{"object": "embedding", "index": index, "embedding": data} for index in range(count)]
+        return self._listed(asked, rows, given)
+
+    def _listed(self, asked: _Body, data: Sequence[object], given: object) -> object:
+        """Return a list for what was given, whose tokens are counted."""
+        usage = _usage(msgspec.json.encode(given))
+        return {"object": "list", "model": asked.model or self._model_name, "data": data, "usage": usage}
 
     def _pooling(self, body: bytes) -> object:
         asked = _decode(body)
         data = [
             {"object": "pooling", "index": index, "data": _vector()} for index in range(_count(asked.input))
         ]
-        usage = _usage(msgspec.json.encode(asked.input))
-        return {"object": "list", "model": asked.model or self._model_name, "data": data, "usage": usage}
+        return self._listed(asked, data, asked.input)
 
     def _cohere_embeddings(self, body: bytes) -> object:
         texts = _decode(body).texts
@@ -92,20 +92,14 @@ class PoolingAnswers:
             {"index": index, "document": _document(document), "relevance_score": 1.0 - index / count}
             for index, document in enumerate(asked.documents)
         ]
-        usage = _usage(b"".join(map(bytes, asked.documents)))
-        return {
-            "id": "rerank-0",
-            "model": asked.model or self._model_name,
-            "usage": usage,
-            "results": results,
-        }
+        usage, model = _usage(b"".join(map(bytes, asked.documents))), asked.model or self._model_name
+        return {"id": "rerank-0", "model": model, "usage": usage, "results": results}
 
     def _score(self, body: bytes) -> object:
         asked = _decode(body)
         sides = [1 if isinstance(side, str) else len(side) for side in (asked.text_1, asked.text_2)]
         data = [{"index": index, "object": "score", "score": 0.5} for index in range(max(sides))]
-        usage = _usage(msgspec.json.encode([asked.text_1, asked.text_2]))
-        return {"object": "list", "model": asked.model or self._model_name, "data": data, "usage": usage}
+        return self._listed(asked, data, [asked.text_1, asked.text_2])
 
     def _tokenize(self, body: bytes) -> object:
         """Number the tokens of a prompt, as many as generation would count."""

@@ -18,6 +18,20 @@ MOST_BLOCKS = 100_000_000
 MOST_TOKENS_PER_EVENT = 4096
 """Bound of one event's size: about 16 KB of text."""
 
+_BOUNDS = {
+    "port": (0, 65535),
+    "time_scale": (0.01, MOST_TIME_SCALE),
+    "tokens_per_event": (1, MOST_TOKENS_PER_EVENT),
+    "fail_rate": (0.0, 1.0),
+    "stall_rate": (0.0, 1.0),
+    "error_rate": (0.0, 1.0),
+    "kv_lease_s": (0.01, 86_400.0),
+    "kv_tokens_per_s": (1.0, 1e12),
+    "max_loras": (1, 10_000),
+    "lora_load_s": (0.0, 3600.0),
+    "stall_s": (0.0, 86_400.0),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class EmulatorSettings:
@@ -62,35 +76,19 @@ class EmulatorSettings:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        _within("port", self.port, 0, 65535)
-        _within("time_scale", self.time_scale, 0.01, MOST_TIME_SCALE)
-        _within("tokens_per_event", self.tokens_per_event, 1, MOST_TOKENS_PER_EVENT)
-        for name in ("fail_rate", "stall_rate", "error_rate"):
-            _within(name, getattr(self, name), 0.0, 1.0)
-        _within(
-            "fail_rate + stall_rate + error_rate",
-            self.fail_rate + self.stall_rate + self.error_rate,
-            0.0,
-            1.0,
-        )
+        for name, (least, most) in _BOUNDS.items():
+            _within(name, getattr(self, name), least, most)
+        troubles = self.fail_rate + self.stall_rate + self.error_rate
+        _within("fail_rate + stall_rate + error_rate", troubles, 0.0, 1.0)
         _one_of("kv_transfer", self.kv_transfer, KV_TRANSFERS)
         _one_of("kv_load_failure_policy", self.kv_load_failure_policy, ("fail", "recompute"))
-        _within("kv_lease_s", self.kv_lease_s, 0.01, 86_400.0)
-        _within("kv_tokens_per_s", self.kv_tokens_per_s, 1.0, 1e12)
-        _within("max_loras", self.max_loras, 1, 10_000)
-        _within("lora_load_s", self.lora_load_s, 0.0, 3600.0)
-        _within("stall_s", self.stall_s, 0.0, 86_400.0)
         profile = find_profile(self.profile)
-        if self.max_num_seqs is not None:
-            _within("max_num_seqs", self.max_num_seqs, 1, profile.max_num_batched_tokens)
-        if self.max_num_queued_reqs is not None:
-            _within("max_num_queued_reqs", self.max_num_queued_reqs, 1, 1_000_000)
+        _within("max_num_seqs", self.max_num_seqs, 1, profile.max_num_batched_tokens)
+        _within("max_num_queued_reqs", self.max_num_queued_reqs, 1, 1_000_000)
         blocks = self.num_gpu_blocks_override
-        if blocks is not None:
-            _within("num_gpu_blocks_override", blocks, 2, MOST_BLOCKS)
+        _within("num_gpu_blocks_override", blocks, 2, MOST_BLOCKS)
         kv_tokens = profile.kv_tokens if blocks is None else blocks * profile.block_tokens
-        if self.max_model_len is not None:
-            _within("max_model_len", self.max_model_len, 2, kv_tokens)
+        _within("max_model_len", self.max_model_len, 2, kv_tokens)
 
     def engine_profile(self) -> EngineProfile:
         """Return the profile as it runs: scaled, with the sequences and the memory asked for."""
@@ -109,8 +107,8 @@ class EmulatorSettings:
         )
 
 
-def _within(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
+def _within(name: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
         raise ValueError(f"{name}: must be from {least:g} to {most:g}, got {value:g}")
 
 

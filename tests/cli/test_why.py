@@ -9,7 +9,7 @@ import typer
 
 from cli.admin_door import Door, admin_door
 from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.why import why
+from millgate.cli.explain import why
 from millgate.core.events import Arrived, Finished, Released
 
 Captured = pytest.CaptureFixture[str]

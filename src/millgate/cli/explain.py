@@ -1,8 +1,10 @@
-"""`millgate explain`: what a gate would do with a request now, asked of a running one or of an empty one."""
+"""`millgate explain` and `millgate why`: what a gate would do with a request now, and what it decided about one before."""
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
@@ -117,3 +119,44 @@ def _flat(answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}.")
         elif value is not None:
             yield f"{prefix}{name}", round(value, 4) if isinstance(value, float) else value
+
+
+_UNKNOWN = 404
+
+
+def why(
+    wanted: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="Request id, as in the answer's x-request-id, a trace's id, or an attempt's number.",
+            show_default=False,
+        ),
+    ],
+    admin: AdminOption = None,
+    config: FileOption = None,
+    assignments: SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one line of JSON.")] = False,
+) -> None:
+    """Say what was decided about a request and why, newest attempt first. Exit code 1 when nothing is kept of it."""
+    door = AdminDoor(admin, config, assignments)
+    status, answer = door.get(f"/api/why?id={quote(wanted, safe='')}")
+    if status == _UNKNOWN and isinstance(answer, dict):
+        raise CommandError(f"{wanted}: {answer.get('error', {}).get('message', 'unknown')}")
+    if status != _ANSWERED:
+        raise complaint(door.url, status, answer)
+    if as_json:
+        print_json(answer)
+        return
+    for attempt in answer["attempts"]:
+        _show(attempt)
+
+
+def _show(attempt: dict[str, Any]) -> None:
+    at = datetime.fromtimestamp(attempt["at"], UTC).isoformat(sep=" ", timespec="milliseconds")
+    cut = "" if attempt["whole"] else ", its beginning is no longer kept"
+    theirs = "".join(f", {name} at its engine" for name in attempt["upstream_ids"])
+    trace = f", trace {attempt['trace']}" if attempt["trace"] else ""
+    print_line(f"attempt {attempt['attempt']}, {at}{theirs}{trace}{cut}")
+    for step in attempt["steps"]:
+        print_line(f"  {step['after_s']:+9.3f} s  {step['words']}")

@@ -8,22 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from millgate.cli import serve
 from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.serve import (
-    AdminPortOption,
-    HostOption,
-    JsonOption,
-    LogOption,
-    MaxInflightOption,
-    MaxQueueOption,
-    TpotOption,
-    TtftOption,
-    UpstreamOption,
-    flags_of_engines,
-    flags_of_limits,
-    on_uvloop,
-    other_engines,
-)
 from millgate.cli.settings import FileOption, SetOption, flag, load_or_fail
 
 if TYPE_CHECKING:
@@ -41,42 +27,42 @@ extproc_app = typer.Typer(
 def extproc(
     context: typer.Context,
     config: FileOption = None,
-    upstream: UpstreamOption = None,
-    host: HostOption = None,
+    upstream: serve.UpstreamOption = None,
+    host: serve.HostOption = None,
     port: Annotated[
         int | None, typer.Option(help="TCP port for Envoys; 0 takes any free one.", show_default="9002")
     ] = None,
     health_port: Annotated[
         int | None, typer.Option(help="TCP port for gRPC's health service alone.", show_default="none")
     ] = None,
-    admin_port: AdminPortOption = None,
-    max_inflight: MaxInflightOption = None,
-    max_queue: MaxQueueOption = None,
-    ttft_slo: TtftOption = None,
-    tpot_slo: TpotOption = None,
+    admin_port: serve.AdminPortOption = None,
+    max_inflight: serve.MaxInflightOption = None,
+    max_queue: serve.MaxQueueOption = None,
+    ttft_slo: serve.TtftOption = None,
+    tpot_slo: serve.TpotOption = None,
     assignments: SetOption = None,
-    log_attempts: LogOption = None,
-    as_json: JsonOption = False,
+    log_attempts: serve.LogOption = None,
+    as_json: serve.JsonOption = False,
 ) -> int:
     """Decide for Envoy. A flag wins over MILLGATE_ variables, they over the file."""
     if context.invoked_subcommand is not None:
         return ExitCode.OK
     flags = [
-        *flags_of_engines(upstream),
+        *serve.flags_of_engines(upstream),
         *flag("--host", "extproc.host", host),
         *flag("--port", "extproc.port", port),
         *flag("--health-port", "extproc.health_port", health_port),
         *flag("--admin-port", "admin.port", admin_port),
-        *flags_of_limits(max_inflight, max_queue, ttft_slo, tpot_slo),
+        *serve.flags_of_limits(max_inflight, max_queue, ttft_slo, tpot_slo),
         *flag("--log-attempts", "records.log_attempts", log_attempts),
     ]
-    load = partial(load_or_fail, config, assignments, flags, other_engines(upstream))
+    load = partial(load_or_fail, config, assignments, flags, serve.other_engines(upstream))
     loaded = load()
     if loaded.config.workers > 1:
         raise CommandError("workers: the external processor is one process: leave it out", ExitCode.USAGE)
     from millgate.cli.compose import serve_configuration
 
-    return on_uvloop(
+    return serve.on_uvloop(
         serve_configuration(loaded, _announcer(loaded, as_json=as_json), load, behind_envoy=True)
     )
 
@@ -84,7 +70,7 @@ def extproc(
 @extproc_app.command("envoy-config")
 def envoy_config(
     config: FileOption = None,
-    upstream: UpstreamOption = None,
+    upstream: serve.UpstreamOption = None,
     port: Annotated[int, typer.Option(help="TCP port on which Envoy takes requests.")] = 8080,
     host: Annotated[str, typer.Option(help="Address on which Envoy takes requests.")] = "127.0.0.1",
     envoy_admin_port: Annotated[
@@ -107,7 +93,7 @@ def envoy_config(
     from millgate.wiring.settings import build_settings
 
     usual = ["http://127.0.0.1:8000"] if config is None else None
-    loaded = load_or_fail(config, assignments, (), other_engines(upstream or usual))
+    loaded = load_or_fail(config, assignments, (), serve.other_engines(upstream or usual))
     settings = loaded.config.extproc or ExtprocConfig()
     processor = _split(extproc_at or f"{settings.host}:{settings.port}")
     addresses = EnvoyAddresses((host, port), ("127.0.0.1", envoy_admin_port), processor)

@@ -3,7 +3,7 @@
 The gate may be foreign: names are shown without what a terminal would obey, and a field that is missing is a dash.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import sqrt
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 State = dict[str, Any]
+Cell = Callable[[State], str | Text]
+"""What a column shows of a row."""
 _UNKNOWN: Final = "-"
 _LONGEST_NAME: Final = 40
 _FULL, _HIGH = 1.0, 0.8
@@ -59,88 +61,81 @@ def _warnings(state: State) -> Iterator[Text]:
 
 
 def _lanes(state: State, before: State | None, passed_s: float) -> Table:
-    table = _table(
-        "lane", "queued", "oldest", "wait", "run", "in/s", "good/s", "refused/s", "good 5m", "burn"
-    )
     earlier = {lane.get("name"): lane for lane in _rows(before or {}, "lanes")}
-    for lane in _rows(state, "lanes"):
-        was = earlier.get(lane.get("name"))
-        short = (lane.get("slo") or {}).get("short") or {}
-        table.add_row(
-            _name(lane.get("name", "")),
-            _count(lane, "queued"),
-            _seconds(lane, "oldest_queued_s"),
-            _seconds(lane, "expected_wait_s"),
-            _count(lane, "running"),
-            *(_rate(lane, was, what, passed_s) for what in ("arrived", "outcomes.good", "outcomes.yielded")),
-            _good(lane),
-            _decimal(short, "burn"),
-        )
-    return table
+
+    def rate(path: str) -> Cell:
+        return lambda lane: _rate(lane, earlier.get(lane.get("name")), path, passed_s)
+
+    return _table(
+        _rows(state, "lanes"),
+        ("lane", _own_name),
+        ("queued", _of(_count, "queued")),
+        ("oldest", _of(_seconds, "oldest_queued_s")),
+        ("wait", _of(_seconds, "expected_wait_s")),
+        ("run", _of(_count, "running")),
+        ("in/s", rate("arrived")),
+        ("good/s", rate("outcomes.good")),
+        ("refused/s", rate("outcomes.yielded")),
+        ("good 5m", _good),
+        ("burn", _of(_decimal, "slo.short.burn")),
+    )
 
 
 def _lane_times(state: State) -> Table:
     """Return what answers take: each time at the promised quantile and at p99, and how long a batch window held them."""
-    table = _table("lane", "ttft promised", "p99", "tpot promised", "p99", "window")
-    for lane in _rows(state, "lanes"):
-        slo = lane.get("slo") or {}
-        table.add_row(
-            _name(lane.get("name", "")),
-            *(
-                cell
-                for time in ("ttft", "tpot")
-                for cell in (_kept(slo, time), _seconds(slo.get(time), "p99"))
-            ),
-            _seconds(lane.get("lately"), "window_s"),
-        )
-    return table
+    return _table(
+        _rows(state, "lanes"),
+        ("lane", _own_name),
+        ("ttft promised", _of(_kept, "ttft")),
+        ("p99", _of(_seconds, "slo.ttft.p99")),
+        ("tpot promised", _of(_kept, "tpot")),
+        ("p99", _of(_seconds, "slo.tpot.p99")),
+        ("window", _of(_seconds, "lately.window_s")),
+    )
 
 
 def _stays(state: State) -> Table:
     """Return Little's law of whole stays (inside, entered a second, stay), of the queue and of engines, and what is left over."""
-    table = _table("lane", "L", "lambda", "W", "queue L", "W", "engine L", "W", "residual")
-    lanes = [(str(lane.get("name", "")), lane.get("little")) for lane in _rows(state, "lanes")]
+    lanes = list(_rows(state, "lanes"))
     if len(lanes) > 1:
-        lanes.append(("all lanes", state.get("little")))
-    for name, little in lanes:
-        parts = little if isinstance(little, dict) else {}
-        whole = parts.get("whole")
-        table.add_row(
-            _name(name),
-            _decimal(whole, "mean_attempts"),
-            _decimal(whole, "entered_per_s"),
-            _stay(whole),
-            *(
-                cell
-                for part in ("queue", "engine")
-                for cell in (_decimal(parts.get(part), "mean_attempts"), _stay(parts.get(part)))
-            ),
-            _percent(whole, "residual"),
-        )
-    return table
+        lanes.append({"name": "all lanes", "little": state.get("little")})
+    return _table(
+        lanes,
+        ("lane", _own_name),
+        ("L", _of(_decimal, "little.whole.mean_attempts")),
+        ("lambda", _of(_decimal, "little.whole.entered_per_s")),
+        ("W", _of(_stay, "little.whole")),
+        ("queue L", _of(_decimal, "little.queue.mean_attempts")),
+        ("W", _of(_stay, "little.queue")),
+        ("engine L", _of(_decimal, "little.engine.mean_attempts")),
+        ("W", _of(_stay, "little.engine")),
+        ("residual", _of(_percent, "little.whole.residual")),
+    )
 
 
-def _stay(reading: State | None) -> str:
+def _stay(lane: State, part: str) -> str:
     """Return W, a dash where no stay is over."""
-    return _seconds(reading, "mean_stay_s") if _known(reading, "completed") else _UNKNOWN
+    return _seconds(lane, f"{part}.mean_stay_s") if _known(lane, f"{part}.completed") else _UNKNOWN
 
 
 def _engines(state: State) -> Table:
     """Return permits and limits, and the engine's own gauges: running, waiting, KV in use."""
-    table = _table("engine", "state", "run", "left", "KV", "prefill", "drain/s", "own gauges")
-    for engine in _rows(state, "engines"):
-        own = f"{_count(engine, 'seen_running')}+{_count(engine, 'seen_waiting')} {_percent(engine, 'seen_kv_share')}"
-        table.add_row(
-            _name(engine.get("name", "")),
-            _stance(engine),
-            _used(engine, "running", "limit"),
-            _count(engine, "departing"),
-            _share(engine, "kv_tokens", "kv_limit"),
-            _share(engine, "prefill_tokens", "prefill_limit"),
-            _decimal(engine, "drain_per_s"),
-            own,
-        )
-    return table
+    return _table(
+        _rows(state, "engines"),
+        ("engine", _own_name),
+        ("state", _stance),
+        ("run", lambda engine: _used(engine, "running", "limit")),
+        ("left", _of(_count, "departing")),
+        ("KV", lambda engine: _share(engine, "kv_tokens", "kv_limit")),
+        ("prefill", lambda engine: _share(engine, "prefill_tokens", "prefill_limit")),
+        ("drain/s", _of(_decimal, "drain_per_s")),
+        ("own gauges", _gauges),
+    )
+
+
+def _gauges(engine: State) -> str:
+    seen = f"{_count(engine, 'seen_running')}+{_count(engine, 'seen_waiting')}"
+    return f"{seen} {_percent(engine, 'seen_kv_share')}"
 
 
 def _stance(engine: State) -> Text:
@@ -153,20 +148,17 @@ def _engine_times(state: State) -> Table:
 
     Each ± is one standard deviation: of streams from each other, and of the time between tokens.
     """
-    table = _table("engine", "ttft", "tpot", "streams", "±", "tokens", "±", "cached")
-    for engine in _rows(state, "engines"):
-        lately = engine.get("lately")
-        table.add_row(
-            _name(engine.get("name", "")),
-            _seconds(engine, "expected_ttft_s"),
-            _seconds(engine, "expected_tpot_s"),
-            _seconds(lately, "tpot_mean_s"),
-            _deviation(lately, "tpot_variance"),
-            _seconds(lately, "gap_mean_s"),
-            _deviation(lately, "gap_variance"),
-            _percent(lately, "prefix_hit_share"),
-        )
-    return table
+    return _table(
+        _rows(state, "engines"),
+        ("engine", _own_name),
+        ("ttft", _of(_seconds, "expected_ttft_s")),
+        ("tpot", _of(_seconds, "expected_tpot_s")),
+        ("streams", _of(_seconds, "lately.tpot_mean_s")),
+        ("±", _of(_deviation, "lately.tpot_variance")),
+        ("tokens", _of(_seconds, "lately.gap_mean_s")),
+        ("±", _of(_deviation, "lately.gap_variance")),
+        ("cached", _of(_percent, "lately.prefix_hit_share")),
+    )
 
 
 def _sessions(state: State) -> Iterator[Text]:
@@ -184,20 +176,17 @@ def _sessions(state: State) -> Iterator[Text]:
 
 
 def _load(state: State) -> Table:
-    table = _table("pool", "load", "calm", "occupancy", "trend/s", "accel", "backlog", "full in")
-    for pool in _rows(state, "pools"):
-        signals = pool.get("warning") or {}
-        table.add_row(
-            _name(" ".join(str(name) for name in pool.get("engines", ()))),
-            _percent(signals, "load"),
-            _percent(signals, "calm_load"),
-            _percent(signals, "occupancy"),
-            _decimal(signals, "trend", 4),
-            _decimal(signals, "acceleration", 4),
-            _seconds(signals, "backlog_s"),
-            _seconds(signals, "time_to_full_s"),
-        )
-    return table
+    return _table(
+        _rows(state, "pools"),
+        ("pool", lambda pool: _name(" ".join(str(name) for name in pool.get("engines", ())))),
+        ("load", _of(_percent, "warning.load")),
+        ("calm", _of(_percent, "warning.calm_load")),
+        ("occupancy", _of(_percent, "warning.occupancy")),
+        ("trend/s", lambda pool: _decimal(pool, "warning.trend", 4)),
+        ("accel", lambda pool: _decimal(pool, "warning.acceleration", 4)),
+        ("backlog", _of(_seconds, "warning.backlog_s")),
+        ("full in", _of(_seconds, "warning.time_to_full_s")),
+    )
 
 
 def _retries(state: State) -> Text:
@@ -238,12 +227,18 @@ def _refused(state: State, before: State | None, passed_s: float) -> Text | None
 # ---- cells
 
 
-def _table(first: str, *others: str) -> Table:
+def _table(rows: Iterable[State], *columns: tuple[str, Cell]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right", no_wrap=True)
+    for number, (title, _) in enumerate(columns):
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*[cell(row) for _, cell in columns])
     return table
+
+
+def _of(show: Callable[[State, str], str], path: str) -> Cell:
+    """Return the cell that shows what this path leads to."""
+    return lambda row: show(row, path)
 
 
 def _rows(state: State, name: str) -> Iterable[State]:
@@ -260,16 +255,20 @@ def _name(text: object) -> Text:
     return Text(_clean(text))
 
 
+def _own_name(row: State) -> Text:
+    return _name(row.get("name", ""))
+
+
 def _number(record: State | None, path: str) -> float:
     """Return what the dotted path leads to, 0 where it leads nowhere."""
+    return _known(record, path) or 0.0
+
+
+def _known(record: State | None, path: str) -> float | None:
+    """Return the number that the dotted path leads to, None where it leads nowhere."""
     value: Any = record
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _known(record: State | None, name: str) -> float | None:
-    value = record.get(name) if isinstance(record, dict) else None
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -296,18 +295,16 @@ def _deviation(record: State | None, name: str) -> str:
 
 def _good(lane: State) -> str:
     """Return the share that was good, and the quantile that is to be."""
-    slo = lane.get("slo") or {}
-    good, target = _percent(slo.get("short"), "good_share"), _known(slo, "target_share")
+    good, target = _percent(lane, "slo.short.good_share"), _known(lane, "slo.target_share")
     return good if target is None else f"{good} ({_quantile(target)})"
 
 
-def _kept(slo: State, time: str) -> str:
+def _kept(lane: State, time: str) -> str:
     """Return a time at the promised quantile, beside the promise: p95 1.2 s of 2.0 s."""
-    promise = slo.get(f"{time}_promise")
-    measured, share = _seconds(slo.get(time), "promised"), _known(promise, "share")
+    measured, share = _seconds(lane, f"slo.{time}.promised"), _known(lane, f"slo.{time}_promise.share")
     if share is None:
         return measured
-    return f"{_quantile(share)} {measured} of {_seconds(promise, 'time_s')}"
+    return f"{_quantile(share)} {measured} of {_seconds(lane, f'slo.{time}_promise.time_s')}"
 
 
 def _quantile(share: float) -> str:

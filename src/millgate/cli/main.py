@@ -18,7 +18,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "extproc": ("extproc", "extproc_app"),
     "check": ("config", "check"),
     "explain": ("explain", "explain"),
-    "why": ("why", "why"),
+    "why": ("explain", "why"),
     "top": ("top", "top"),
     "size": ("size", "size"),
     "send": ("line", "send"),

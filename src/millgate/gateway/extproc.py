@@ -9,8 +9,8 @@ from typing import Final
 from millgate.gateway.settings import EngineAddress, ExtprocAddress
 from millgate.http1.server import ByteBudget
 from millgate.runtime.clock import MonotonicClock
-from millgate.servers.extproc.contract import Destination
-from millgate.servers.extproc.desk import ExtprocDesk
+from millgate.servers.extproc.attempt import ExtprocDesk
+from millgate.servers.extproc.call import Destination
 from millgate.servers.extproc.server import ExtprocServer
 from millgate.servers.http import HttpDoor
 from millgate.servers.http.door import ask_by_head

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from math import isinf
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import (
@@ -292,34 +292,13 @@ def _parts(little: LittleSnapshot) -> list[tuple[list[str], Any]]:
     return [(["whole"], little.whole), (["queue"], little.queue), (["engine"], little.engine)]
 
 
-class LineNumbers(Protocol):
-    """What the line door tells: permits out and their cap over all doors, its own starts and yields."""
-
-    @property
-    def inflight(self) -> int:
-        """Permits out."""
-
-    @property
-    def cap(self) -> int:
-        """Most permits at once."""
-
-    @property
-    def executed(self) -> int:
-        """Jobs started."""
-
-    @property
-    def yielded(self) -> int:
-        """Jobs refused."""
-
-    @property
-    def health(self) -> int:
-        """1 ready, 0 saturated."""
-
-
 class HeptaminiCollector(Collector):
-    """Renders the line door's numbers as `heptamini_*`, the five metrics of the published daemon, for dashboards that know them."""
+    """Renders the line door's numbers as `heptamini_*`, the five metrics of the published daemon, for dashboards that know them.
 
-    def __init__(self, read: Callable[[], LineNumbers]) -> None:
+    `read` returns permits out and their cap over all doors, the door's own starts and yields, and whether it is ready.
+    """
+
+    def __init__(self, read: Callable[[], Any]) -> None:
         self._read = read
 
     def collect(self) -> Iterator[Metric]:

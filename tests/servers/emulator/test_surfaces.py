@@ -13,8 +13,17 @@ from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import Splitter
 from millgate.servers.emulator.answers import MOST_KEPT, KeptResponses, MessageText, ResponseText
 from millgate.servers.emulator.pooling import PoolingAnswers
-from millgate.servers.emulator.requests import EmulatedSequence, GenerationRequest, RequestReader, Surface
-from millgate.servers.emulator.tools import Function, Tool, ToolCall, ToolChoice, choose
+from millgate.servers.emulator.requests import (
+    EmulatedSequence,
+    Function,
+    GenerationRequest,
+    RequestReader,
+    Surface,
+    Tool,
+    ToolCall,
+    ToolChoice,
+    choose,
+)
 
 NAMED = Tool(function=Function(name="a", parameters={"type": "object"}))
 FLAT = Tool(name="b", input_schema={"required": ["x"], "properties": {"x": {"type": "integer"}}})

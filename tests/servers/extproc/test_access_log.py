@@ -7,7 +7,7 @@ pytest.importorskip("envoy", reason="needs the extra extproc")
 from envoy.data.accesslog.v3.accesslog_pb2 import AccessLogType, HTTPAccessLogEntry
 
 from millgate.core.words import FailureKind
-from millgate.servers.extproc.access_log import LoggedRequest, read_entry
+from millgate.servers.extproc.running import LoggedRequest, read_entry
 from millgate.servers.extproc.settings import FIRST_BODY_MS, METADATA, USAGE
 
 STARTED_S = 1_800_000_000

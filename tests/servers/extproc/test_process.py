@@ -14,8 +14,8 @@ from gateway.harness import run, until
 from millgate.core.events import Growth, LeaseGranted
 from millgate.dialects.contract import Usage
 from millgate.runtime.callers import CallerSettings
-from millgate.servers.extproc.access_log import LoggedRequest
 from millgate.servers.extproc.attempt import EnvoyAttempt
+from millgate.servers.extproc.running import LoggedRequest
 from millgate.servers.extproc.settings import DESTINATION, ExtprocSettings
 from millgate.servers.http.progress import _growth
 from servers.extproc.envoys import BUFFERED, DUPLEX, JSON, NONE, PARTIAL, STREAMED, health_of, standing

@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("envoy", reason="needs the extra extproc")
 
 from millgate.dialects.contract import Usage
-from millgate.servers.extproc.access_log import LoggedRequest
-from millgate.servers.extproc.running import AnswerSizes, RunningRequests
+from millgate.servers.extproc.running import AnswerSizes, LoggedRequest, RunningRequests
 
 FIRST_LEASE_S = 600.0
 

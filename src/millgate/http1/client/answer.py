@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millgate.http1.client.contract import AnswerHead
-from millgate.http1.wire.fields import HOP_BY_HOP, Pair, listed, stays_open
+from millgate.http1.wire.fields import HEAD_END, HOP_BY_HOP, Pair, listed, stays_open
 
 _DROPPED: Final = HOP_BY_HOP | {b"content-length", b"date"}
 _HIGHEST_STATUS: Final = 599
@@ -51,3 +51,43 @@ def _chunked(value: bytes, version: bytes) -> bool:
     if version != b"HTTP/1.1" or value.lower() != b"chunked":
         raise ProtocolViolationError("answer with a Transfer-Encoding other than chunked on HTTP/1.1")
     return True
+
+
+class UnfinishedHead:
+    """Keeps pieces and looks at each byte once or twice, not again with every piece that follows."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self) -> None:
+        self._raw = bytearray()
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def clear(self) -> None:
+        """Forget every piece."""
+        self._raw.clear()
+
+    def keep(self, data: bytes) -> None:
+        """Keep one more piece; raise ProtocolViolationError for what cannot become a head."""
+        raw = self._raw
+        begin = len(raw) - 1 if raw.endswith(b"\r") else len(raw)
+        raw += data
+        if not raw.startswith(b"HTTP/1."[: len(raw)]):
+            raise ProtocolViolationError("answer does not begin with an HTTP/1 status line")
+        if raw.count(b"\n", begin) != raw.count(b"\r\n", begin):
+            raise ProtocolViolationError("answer head with lines that do not end in CR LF")
+
+    def joined(self, data: bytes, most_bytes: int) -> bytes:
+        """Return all pieces and these bytes once they hold a whole head or are too many for one; else keep them.
+
+        No bytes come back, and ProtocolViolationError may be raised, while the end is still to come.
+        """
+        raw = self._raw
+        seam = bytes(raw[1 - len(HEAD_END) :]) + data
+        if seam.find(HEAD_END) < 0 and len(raw) + len(data) <= most_bytes:
+            self.keep(data)
+            return b""
+        whole = bytes(raw) + data
+        raw.clear()
+        return whole

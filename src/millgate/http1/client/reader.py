@@ -14,10 +14,9 @@ from typing import Final
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from millgate.http1.client.answer import ProtocolViolationError, read_answer
+from millgate.http1.client.answer import ProtocolViolationError, UnfinishedHead, read_answer
 from millgate.http1.client.contract import AnswerHead
 from millgate.http1.client.repeats import Cut, Notes, cut_at_length
-from millgate.http1.client.unfinished_head import UnfinishedHead
 from millgate.http1.wire.chunk_lines import of_chunk
 from millgate.http1.wire.fields import HEAD_END, HeaderReader, Pair
 

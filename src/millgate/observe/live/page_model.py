@@ -25,6 +25,7 @@ from millgate.core.snapshot import (
     WarningReading,
 )
 from millgate.instruments.objectives import quantile
+from millgate.observe.live import picture
 from millgate.observe.live.banner import REFUSED_BECAUSE, Banner, LaneWait, Situation, banner, seconds
 from millgate.observe.live.decision_history import (
     EVERY_S,
@@ -35,19 +36,7 @@ from millgate.observe.live.decision_history import (
     refused_between,
 )
 from millgate.observe.live.feed import LiveFeed
-from millgate.observe.live.picture import (
-    AlarmPicture,
-    EnginePicture,
-    LanePicture,
-    ObjectivePicture,
-    Picture,
-    PoolPicture,
-    PromisePicture,
-    ReturnsPicture,
-    SessionsPicture,
-    SignalsPicture,
-    TenantPicture,
-)
+from millgate.observe.live.picture import Picture
 from millgate.observe.live.recent import DecisionFilter, DecisionRow, Recent
 from millgate.observe.observers import Observers
 from millgate.observe.traffic import NO_TENANT, OTHER
@@ -172,14 +161,14 @@ class PageModel:
             self._sources.wall() - snapshot.now,
         )
 
-    def _lanes(self, instant: _Instant) -> tuple[LanePicture, ...]:
+    def _lanes(self, instant: _Instant) -> tuple[picture.LanePicture, ...]:
         return tuple(self._lane(lane, instant) for lane in instant.now.lanes)
 
-    def _lane(self, lane: LaneSnapshot, instant: _Instant) -> LanePicture:
+    def _lane(self, lane: LaneSnapshot, instant: _Instant) -> picture.LanePicture:
         probe = Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES, hands_over=True, bootstraps=True)
         told = self._sources.explain(probe)
         trend, acceleration = _trend(lane.name, instant)
-        return LanePicture(
+        return picture.LanePicture(
             name=lane.name,
             queued=lane.queued,
             queued_tokens=lane.queued_tokens,
@@ -199,7 +188,7 @@ class PageModel:
             objective=_objective(lane.slo),
         )
 
-    def _banner(self, instant: _Instant, lanes: tuple[LanePicture, ...]) -> Banner:
+    def _banner(self, instant: _Instant, lanes: tuple[picture.LanePicture, ...]) -> Banner:
         snapshot, refusals, epoch = instant.now, self._sources.observers.refusals, instant.epoch
         alarms = [alarm for pool in snapshot.pools for alarm in pool.alarms]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
@@ -261,8 +250,8 @@ def _wait_s(decision: Admit | Queue | Yield, lane: LaneSnapshot) -> float:
     return decision.expected_wait_s if isinstance(decision, Queue) else lane.expected_wait_s
 
 
-def _objective(slo: SloReading) -> ObjectivePicture:
-    return ObjectivePicture(
+def _objective(slo: SloReading) -> picture.ObjectivePicture:
+    return picture.ObjectivePicture(
         requests=slo.short.requests,
         refused=slo.short.refused,
         good_share=slo.short.good_share,
@@ -276,19 +265,19 @@ def _objective(slo: SloReading) -> ObjectivePicture:
     )
 
 
-def _promise(promise: Promise, measured: Quantiles | None) -> PromisePicture:
-    return PromisePicture(
+def _promise(promise: Promise, measured: Quantiles | None) -> picture.PromisePicture:
+    return picture.PromisePicture(
         quantile(promise.share), promise.time_s, None if measured is None else measured.promised
     )
 
 
-def _pool(pool: PoolSnapshot, epoch: float) -> PoolPicture:
+def _pool(pool: PoolSnapshot, epoch: float) -> picture.PoolPicture:
     alarms = tuple(_alarm(alarm, alarm.since, epoch) for alarm in pool.alarms)
-    return PoolPicture(pool.engines, _signals(pool.warning), alarms)
+    return picture.PoolPicture(pool.engines, _signals(pool.warning), alarms)
 
 
-def _signals(warning: WarningReading) -> SignalsPicture:
-    return SignalsPicture(
+def _signals(warning: WarningReading) -> picture.SignalsPicture:
+    return picture.SignalsPicture(
         load=warning.load,
         calm_load=warning.calm_load,
         occupancy=warning.occupancy,
@@ -299,8 +288,8 @@ def _signals(warning: WarningReading) -> SignalsPicture:
     )
 
 
-def _alarm(alarm: Alarm, since: float, epoch: float) -> AlarmPicture:
-    return AlarmPicture(alarm.signal.value, alarm.words, epoch + since)
+def _alarm(alarm: Alarm, since: float, epoch: float) -> picture.AlarmPicture:
+    return picture.AlarmPicture(alarm.signal.value, alarm.words, epoch + since)
 
 
 def _window_s(lane: str, traffic: TrafficSnapshot) -> float | None:
@@ -309,17 +298,19 @@ def _window_s(lane: str, traffic: TrafficSnapshot) -> float | None:
 
 def _engines(
     engines: tuple[EngineSnapshot, ...], traffic: tuple[EngineTraffic, ...]
-) -> tuple[EnginePicture, ...]:
+) -> tuple[picture.EnginePicture, ...]:
     lately = {each.name: each.lately for each in traffic}
     pictures = []
     for engine in engines:
         own = lately.get(engine.name)
         variance = own.gap_variance if own is not None else None
-        pictures.append(EnginePicture(engine, own, None if variance is None else sqrt(max(0.0, variance))))
+        pictures.append(
+            picture.EnginePicture(engine, own, None if variance is None else sqrt(max(0.0, variance)))
+        )
     return tuple(pictures)
 
 
-def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[TenantPicture, ...]:
+def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[picture.TenantPicture, ...]:
     """Return the tenants with the most attempts."""
     amplification = {
         _CORE_NAMES.get(each.tenant, each.tenant): _ratio(each.attempts, each.requests)
@@ -328,7 +319,7 @@ def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[Te
     tokens = sum([each.prompt_tokens + each.output_tokens for each in tenants])
     most = sorted(tenants, key=lambda each: -each.attempts)[:MOST_TENANTS]
     return tuple(
-        TenantPicture(
+        picture.TenantPicture(
             each,
             (each.prompt_tokens + each.output_tokens) / tokens if tokens else 0.0,
             _ratio(each.good, each.judged),
@@ -338,10 +329,10 @@ def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[Te
     )
 
 
-def _returns(snapshot: Snapshot) -> ReturnsPicture:
+def _returns(snapshot: Snapshot) -> picture.ReturnsPicture:
     retries, lanes = snapshot.retries, snapshot.lanes
     kept = sum([lane.hints_kept for lane in lanes])
-    return ReturnsPicture(
+    return picture.ReturnsPicture(
         retries=retries,
         amplification=retries.amplification_1m,
         hints_followed=kept + sum([lane.hints_broken for lane in lanes]),
@@ -349,10 +340,10 @@ def _returns(snapshot: Snapshot) -> ReturnsPicture:
     )
 
 
-def _sessions(snapshot: Snapshot) -> SessionsPicture:
+def _sessions(snapshot: Snapshot) -> picture.SessionsPicture:
     is_told = any(engine.kv_limit for engine in snapshot.engines)
     predicted, found = snapshot.predicted_cached_tokens, snapshot.found_cached_tokens
-    return SessionsPicture(
+    return picture.SessionsPicture(
         live=snapshot.live_sessions,
         memory_share=snapshot.working_set_share if is_told else None,
         found_share=found / predicted if predicted else None,

@@ -22,7 +22,7 @@ from millgate.servers.emulator.answers import AnswerText, KeptResponses, Message
 from millgate.servers.emulator.handoffs import READ_PATH, Handoff, Handoffs
 from millgate.servers.emulator.meters import Meters
 from millgate.servers.emulator.pacer import Feed, Pacer
-from millgate.servers.emulator.pages import JSON, EnginePages, EngineView
+from millgate.servers.emulator.pages import JSON, EnginePages
 from millgate.servers.emulator.pooling import PoolingAnswers
 from millgate.servers.emulator.prefixes import PrefixNames
 from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
@@ -133,10 +133,11 @@ class EmulatorApplication:
         self.troubles = Troubles(settings)
         pooling = PoolingAnswers(self._reader, settings.model_name)
         self._created = int(time.time())
-        engine = EngineView(settings, self._created, self.meters, self._pacer, self.troubles)
         self._handoffs = Handoffs(settings, self._pacer, self.meters, loop)
         self.port = settings.port
-        self._pages = EnginePages(engine, pooling, self._kept, loop)
+        self._pages = EnginePages(
+            settings, self._created, self.meters, self._pacer, self.troubles, pooling, self._kept, loop
+        )
         self._open: dict[Exchange, Generation] = {}
         self._numbers = count(1)
         self._sequence_ids = count(1)

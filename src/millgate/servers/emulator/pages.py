@@ -1,7 +1,8 @@
 """What the embedded engine answers at once: metrics, models, health, its own accounts, kept responses, pooled texts."""
 
 import asyncio
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -27,50 +28,37 @@ METHODS: Final = {
 }
 
 
-class EngineView(NamedTuple):
-    """What the pages show of the engine."""
+@dataclass(frozen=True)
+class EnginePages:
+    """Everything that needs no tokens to be written, and what it shows of the engine."""
 
     settings: EmulatorSettings
     created: int
     meters: Meters
     pacer: Pacer
     troubles: Troubles
-
-
-class EnginePages:
-    """Everything that needs no tokens to be written."""
-
-    def __init__(
-        self,
-        engine: EngineView,
-        pooling: PoolingAnswers,
-        kept: KeptResponses,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._engine = engine
-        self._pooling = pooling
-        self._kept = kept
-        self._loop = loop
-        self._methods = METHODS | dict.fromkeys(pooling.paths, b"POST")
+    pooling: PoolingAnswers
+    kept: KeptResponses
+    loop: asyncio.AbstractEventLoop
 
     def method_of(self, head: RequestHead) -> bytes | None:
         """Return the method that this path takes, None for a path that is not here."""
         if head.path.startswith(KEPT_PATH) and head.method in _KEPT_METHODS:
             return head.method
-        return self._methods.get(head.path)
+        return b"POST" if head.path in self.pooling.paths else METHODS.get(head.path)
 
     def answer(self, exchange: Exchange, body: bytes) -> None:
         """Answer a request to one of these paths."""
-        path, engine = exchange.head.path, self._engine
-        if path in self._pooling.paths:
+        path = exchange.head.path
+        if path in self.pooling.paths:
             self._read(exchange, path, body)
         elif path.startswith(KEPT_PATH):
             self._find_kept(exchange, path)
         elif path == b"/metrics":
-            page = engine.meters.metrics(engine.pacer.statistics(), engine.pacer.adapters)
+            page = self.meters.metrics(self.pacer.statistics(), self.pacer.adapters)
             exchange.respond(200, TEXT, page)
         elif path == b"/v1/models":
-            exchange.respond(200, JSON, _models(engine.settings, engine.created))
+            exchange.respond(200, JSON, _models(self.settings, self.created))
         elif path == b"/health":
             exchange.respond(200, (), b"")
         else:
@@ -81,13 +69,13 @@ class EnginePages:
     def _read(self, exchange: Exchange, path: bytes, body: bytes) -> None:
         """Answer at once what needs no tokens to be written."""
         try:
-            exchange.respond(200, JSON, self._pooling.answer(path, body))
+            exchange.respond(200, JSON, self.pooling.answer(path, body))
         except BadRequestError as error:
             exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
 
     def _find_kept(self, exchange: Exchange, path: bytes) -> None:
         """Show, cancel (too late) or delete a response that is kept."""
-        body = self._kept.ask(exchange.head.method, path.removeprefix(KEPT_PATH))
+        body = self.kept.ask(exchange.head.method, path.removeprefix(KEPT_PATH))
         if body is None:
             message = "there is no response under this id"
             exchange.respond(404, JSON, error_body(404, message, "NotFoundError"))
@@ -95,13 +83,13 @@ class EnginePages:
             exchange.respond(200, JSON, body)
 
     def _stats(self) -> bytes:
-        stats = self._engine.meters.stats(self._loop.time(), self._engine.pacer.statistics())
-        return msgspec.json.encode({**stats, "troubles": self._engine.troubles.counts})
+        stats = self.meters.stats(self.loop.time(), self.pacer.statistics())
+        return msgspec.json.encode({**stats, "troubles": self.troubles.counts})
 
     def _reset(self) -> None:
-        now = self._loop.time()
-        self._engine.pacer.batch.reset_peaks(now)
-        self._engine.meters.reset(now, self._engine.pacer.statistics())
+        now = self.loop.time()
+        self.pacer.batch.reset_peaks(now)
+        self.meters.reset(now, self.pacer.statistics())
 
 
 def _models(settings: EmulatorSettings, created: int) -> bytes:

@@ -1,16 +1,18 @@
 """One stream of Envoy's, which is one request: its messages become a head and a body, and our decision its answers."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
 
+from millgate.core.words import FailureKind
+from millgate.dialects.contract import Dialect, Usage
 from millgate.http1.client import AnswerHead
 from millgate.http1.server.budget import Share
-from millgate.http1.server.contract import Headers, RefusedRequest, RequestHead
+from millgate.http1.server.contract import Application, Exchange, Headers, RefusedRequest, RequestHead
 from millgate.http1.wire.fields import Lines
+from millgate.runtime.verdicts import Said
 from millgate.servers.extproc import messages
-from millgate.servers.extproc.contract import Outlet, ProcessDesk, Watcher
 from millgate.servers.extproc.extension import DROPPED_REASON, dropped_reason, subset_of
 from millgate.servers.extproc.messages import (
     BUFFERED,
@@ -21,7 +23,78 @@ from millgate.servers.extproc.messages import (
     Forward,
     Modes,
 )
+from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.judgement import AnswerJudge
+
+
+class Outlet(Protocol):
+    """The way back to Envoy on one stream; nothing here waits."""
+
+    def send(self, response: ProcessingResponse) -> None:
+        """Send a message after those before it."""
+
+    def close(self) -> None:
+        """End the stream when all is sent: Envoy goes on without us."""
+
+    def fail(self, why: str) -> None:
+        """End the stream with INVALID_ARGUMENT: what came is no conversation of Envoy's."""
+
+
+class Destination(NamedTuple):
+    """Where Envoy finds an engine: `IP:port`, the path before `/v1`, and the credential that replaces the client's."""
+
+    address: str
+    base_path: bytes = b""
+    credential: bytes | None = None
+    on_hangup: Callable[[], None] | None = None
+
+
+class Watcher(Protocol):
+    """Whose answer passes by, told how it goes; after `whole`, `failed` or `left` nothing follows."""
+
+    dialect: Dialect
+    extra: Pairs
+    """Headers of our own for the answer."""
+
+    def first_token(self, ago_s: float = 0.0) -> None:
+        """The first content came so long ago."""
+
+    def whole(self, usage: Usage) -> None:
+        """The client has the whole answer."""
+
+    def failed(self, kind: FailureKind, said: Said) -> None:
+        """There is no whole answer; Envoy or the engine has told the client."""
+
+    def left(self) -> None:
+        """The client has left."""
+
+
+class ProcessDesk(Protocol):
+    """What a call asks of its server."""
+
+    @property
+    def application(self) -> Application:
+        """What answers requests."""
+
+    ask_by_head: Callable[[Exchange], None]
+    """Answers a request by its head, now or later."""
+
+    @property
+    def body_bytes(self) -> int:
+        """The longest body."""
+
+    def share_of(self, head: RequestHead) -> Share:
+        """Return where the bytes of this request's body are booked."""
+
+    def arrange(self, head: RequestHead) -> RequestHead:
+        """Return the head with what the Inference Extension's headers say in our own."""
+
+    def engine_of(self, subset: tuple[str, ...]) -> str | None:
+        """Return the engine to which a request is confined that may go to these endpoints alone, empty for any.
+
+        None where there is no such engine.
+        """
+
 
 _READ_BYTES: Final = 64 * 1024
 """So many are judged at once, as they come from a socket: Envoy may send more of them together."""
@@ -31,7 +104,7 @@ class AnswerWatch:
     """Echoes one answer to Envoy and tells its watcher how it went: its first token, its usage and its end.
 
     Only where Envoy's processing mode sends answers; in the mode that `millgate extproc envoy-config` prints it does not,
-    and the access log tells (`access_log`).
+    and the access log tells (`running`).
 
     `mode` is how Envoy sends its body; None where Envoy has not said, and the head of an answer will tell that it does.
     """

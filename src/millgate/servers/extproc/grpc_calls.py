@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -20,8 +20,8 @@ _PREFIX: Final = struct.Struct(">BI")
 _LONGEST_TEXT: Final = 100
 
 
-class CallHandler(Protocol):
-    """What a call is for."""
+class CallHandler:
+    """What a call is for; where nothing is said of it, an end changes nothing and nothing is kept."""
 
     def on_message(self, data: bytes) -> None:
         """Take one message; DecodeError where it is none."""
@@ -190,7 +190,7 @@ class Health:
         self._watchers.pop(call, None)
 
 
-class _Check:
+class _Check(CallHandler):
     """One question, one answer."""
 
     def __init__(self, health: Health, call: GrpcCall) -> None:
@@ -206,14 +206,8 @@ class _Check:
             self._call.reply(_told(status))
             self._call.finish()
 
-    def on_end(self) -> None:
-        """Nothing: the answer has been given."""
 
-    def on_closed(self) -> None:
-        """Nothing is kept."""
-
-
-class _Watch:
+class _Watch(CallHandler):
     """A status that is told whenever it changes."""
 
     def __init__(self, health: Health, call: GrpcCall) -> None:
@@ -223,9 +217,6 @@ class _Watch:
     def on_message(self, data: bytes) -> None:
         """Begin to tell."""
         self._health.watch(self._call, HealthCheckRequest.FromString(data).service)
-
-    def on_end(self) -> None:
-        """Go on: one question is all that comes."""
 
     def on_closed(self) -> None:
         """Stop."""

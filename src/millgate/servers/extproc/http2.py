@@ -9,45 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-from millgate.servers.extproc.frames import (
-    ACK,
-    CALM,
-    COMPRESSION_ERROR,
-    CONNECTION_WINDOW,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    FIRST_WINDOW,
-    FLOW_CONTROL_ERROR,
-    FRAME_BYTES,
-    FRAME_SIZE_ERROR,
-    GOAWAY,
-    HEADERS,
-    INITIAL_WINDOW,
-    MAX_FRAME,
-    MAX_STREAMS,
-    MOST_BLOCK_BYTES,
-    MOST_WINDOW,
-    NO_ERROR,
-    PING,
-    PREFACE,
-    PRIORITIZED,
-    PROTOCOL_ERROR,
-    PUSH,
-    REFUSED_STREAM,
-    RST_STREAM,
-    SETTING,
-    SETTINGS,
-    STREAM_CLOSED,
-    STREAM_WINDOW,
-    WINDOW_UPDATE,
-    FrameWriter,
-    Http2Error,
-    IdleFrames,
-    check_size,
-    unpadded,
-)
+from millgate.servers.extproc import frames
+from millgate.servers.extproc.frames import FrameWriter, Http2Error, IdleFrames, check_size, unpadded
 from millgate.servers.extproc.hpack import Field, HpackDecoder, HpackError, literal
 
 _RESPONSE: Final = b"\x88" + literal(b"content-type", b"application/grpc")
@@ -107,10 +70,10 @@ class Http2Stream:
             return
         if not self.started:
             self.started = True
-            self._connection.out.put(HEADERS, END_HEADERS, self.number, _RESPONSE)
-        if not self._waiting and len(data) <= min(FRAME_BYTES, self._connection.out.room(self.window)):
+            self._connection.out.put(frames.HEADERS, frames.END_HEADERS, self.number, _RESPONSE)
+        if not self._waiting and len(data) <= min(frames.FRAME_BYTES, self._connection.out.room(self.window)):
             self.window -= self._connection.out.spend(len(data))
-            self._connection.out.put(DATA, 0, self.number, data)
+            self._connection.out.put(frames.DATA, 0, self.number, data)
         else:
             self._waiting += data
             self.flush()
@@ -124,11 +87,11 @@ class Http2Stream:
     def flush(self) -> None:
         """Send what the windows let through."""
         connection, waiting = self._connection, self._waiting
-        while waiting and (room := min(FRAME_BYTES, connection.out.room(self.window))) > 0:
+        while waiting and (room := min(frames.FRAME_BYTES, connection.out.room(self.window))) > 0:
             piece = bytes(waiting[:room])
             del waiting[:room]
             self.window -= connection.out.spend(len(piece))
-            connection.out.put(DATA, 0, self.number, piece)
+            connection.out.put(frames.DATA, 0, self.number, piece)
         if waiting:
             connection.out.holds(self, len(waiting))
             return
@@ -139,15 +102,15 @@ class Http2Stream:
     def _end(self, trailers: bytes) -> None:
         connection = self._connection
         block = trailers if self.started else _RESPONSE + trailers
-        connection.out.put(HEADERS, END_HEADERS | END_STREAM, self.number, block)
+        connection.out.put(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, self.number, block)
         if not self.ended:  # whatever else comes is of no use: RFC 9113 section 8.1
-            connection.out.put(RST_STREAM, 0, self.number, struct.pack(">I", NO_ERROR))
+            connection.out.put(frames.RST_STREAM, 0, self.number, struct.pack(">I", frames.NO_ERROR))
         connection.forget(self)
 
     def reset(self, code: int) -> None:
         """End both sides at once."""
         if self.is_open:
-            self._connection.out.put(RST_STREAM, 0, self.number, struct.pack(">I", code))
+            self._connection.out.put(frames.RST_STREAM, 0, self.number, struct.pack(">I", code))
             self._connection.forget(self)
 
 
@@ -188,13 +151,13 @@ class Http2Connection(_UnpausedProtocol):
         self.out = FrameWriter()
         self.peer = ""
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
-            DATA: self._take_data,
-            HEADERS: self._take_headers,
-            RST_STREAM: self._take_reset,
-            SETTINGS: self._take_settings,
-            PING: self._take_ping,
-            WINDOW_UPDATE: self._take_window,
-            CONTINUATION: self._take_continuation,
+            frames.DATA: self._take_data,
+            frames.HEADERS: self._take_headers,
+            frames.RST_STREAM: self._take_reset,
+            frames.SETTINGS: self._take_settings,
+            frames.PING: self._take_ping,
+            frames.WINDOW_UPDATE: self._take_window,
+            frames.CONTINUATION: self._take_continuation,
         }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -204,9 +167,11 @@ class Http2Connection(_UnpausedProtocol):
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if isinstance(address, tuple) else ""
         self._known.add(self)
-        ours = ((MAX_STREAMS, self._most_streams), (INITIAL_WINDOW, STREAM_WINDOW))
-        self.out.put(SETTINGS, 0, 0, b"".join(SETTING.pack(*each) for each in ours))
-        self.out.put(WINDOW_UPDATE, 0, 0, struct.pack(">I", CONNECTION_WINDOW - FIRST_WINDOW))
+        ours = ((frames.MAX_STREAMS, self._most_streams), (frames.INITIAL_WINDOW, frames.STREAM_WINDOW))
+        self.out.put(frames.SETTINGS, 0, 0, b"".join(frames.SETTING.pack(*each) for each in ours))
+        self.out.put(
+            frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", frames.CONNECTION_WINDOW - frames.FIRST_WINDOW)
+        )
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Tell every stream."""
@@ -226,17 +191,17 @@ class Http2Connection(_UnpausedProtocol):
         except Http2Error as error:
             self._end(error.code, str(error))
         except HpackError as unreadable:
-            self._end(COMPRESSION_ERROR, str(unreadable))
+            self._end(frames.COMPRESSION_ERROR, str(unreadable))
         finally:
             self.out.gathers = False
             self.out.write()
 
     def _greet(self) -> bool:
-        if not PREFACE.startswith(self._buffer[: len(PREFACE)]):
-            raise Http2Error(PROTOCOL_ERROR, "no HTTP/2")
-        if len(self._buffer) < len(PREFACE):
+        if not frames.PREFACE.startswith(self._buffer[: len(frames.PREFACE)]):
+            raise Http2Error(frames.PROTOCOL_ERROR, "no HTTP/2")
+        if len(self._buffer) < len(frames.PREFACE):
             return False
-        del self._buffer[: len(PREFACE)]
+        del self._buffer[: len(frames.PREFACE)]
         self._greeted = True
         return True
 
@@ -245,17 +210,17 @@ class Http2Connection(_UnpausedProtocol):
         self._buffer.clear()
         while len(data) - at >= 9:
             length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-            if length > FRAME_BYTES:
-                raise Http2Error(FRAME_SIZE_ERROR, "a frame too long")
+            if length > frames.FRAME_BYTES:
+                raise Http2Error(frames.FRAME_SIZE_ERROR, "a frame too long")
             end = at + 9 + length
             if end > len(data):
                 break
             kind, flags = data[at + 3], data[at + 4]
             number = int.from_bytes(data[at + 5 : at + 9]) & 0x7FFFFFFF
-            if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
-                raise Http2Error(PROTOCOL_ERROR, "a header block must not be interrupted")
-            if kind == PUSH:
-                raise Http2Error(PROTOCOL_ERROR, "a client pushes nothing")
+            if self._block is not None and (kind != frames.CONTINUATION or number != self._block[0]):
+                raise Http2Error(frames.PROTOCOL_ERROR, "a header block must not be interrupted")
+            if kind == frames.PUSH:
+                raise Http2Error(frames.PROTOCOL_ERROR, "a client pushes nothing")
             self._takers.get(kind, self._take_nothing)(flags, number, data[at + 9 : end])
             at = end
         self._buffer += data[at:]
@@ -264,41 +229,41 @@ class Http2Connection(_UnpausedProtocol):
 
     def _take_headers(self, flags: int, number: int, payload: bytes) -> None:
         payload = unpadded(flags, payload)
-        if flags & PRIORITIZED:
+        if flags & frames.PRIORITIZED:
             payload = payload[5:]
-        if flags & END_HEADERS:
-            self._open(number, self._decoder.read(payload), ends=bool(flags & END_STREAM))
+        if flags & frames.END_HEADERS:
+            self._open(number, self._decoder.read(payload), ends=bool(flags & frames.END_STREAM))
         else:
             self._block = number, flags, bytearray(payload)
 
     def _take_continuation(self, flags: int, number: int, payload: bytes) -> None:
         if self._block is None:
-            raise Http2Error(PROTOCOL_ERROR, "a continuation of nothing")
+            raise Http2Error(frames.PROTOCOL_ERROR, "a continuation of nothing")
         self._idle.count()
         _, first_flags, block = self._block
         block += payload
-        if len(block) > MOST_BLOCK_BYTES:
-            raise Http2Error(CALM, "a header block too long")
-        if flags & END_HEADERS:
+        if len(block) > frames.MOST_BLOCK_BYTES:
+            raise Http2Error(frames.CALM, "a header block too long")
+        if flags & frames.END_HEADERS:
             self._block = None
-            self._open(number, self._decoder.read(bytes(block)), ends=bool(first_flags & END_STREAM))
+            self._open(number, self._decoder.read(bytes(block)), ends=bool(first_flags & frames.END_STREAM))
 
     def _open(self, number: int, fields: list[Field], *, ends: bool) -> None:
         """Begin a stream, or end one whose trailers these are."""
         stream = self._streams.get(number)
         if stream is not None:
             if not ends:
-                raise Http2Error(PROTOCOL_ERROR, "trailers must end their stream")
+                raise Http2Error(frames.PROTOCOL_ERROR, "trailers must end their stream")
             self._end_side(stream)
             return
         if not number & 1:
-            raise Http2Error(PROTOCOL_ERROR, "a stream with a wrong number")
+            raise Http2Error(frames.PROTOCOL_ERROR, "a stream with a wrong number")
         if number <= self._last_stream:
             return  # trailers of a stream that we have ended
         self._last_stream = number
         stream = Http2Stream(self, number)
         if len(self._streams) >= self._most_streams:
-            stream.reset(REFUSED_STREAM)
+            stream.reset(frames.REFUSED_STREAM)
             return
         self._idle.count()
         self._streams[number] = stream
@@ -309,26 +274,26 @@ class Http2Connection(_UnpausedProtocol):
     def _take_data(self, flags: int, number: int, payload: bytes) -> None:
         stream = self._streams.get(number)
         if stream is None and (number > self._last_stream or not number & 1):
-            raise Http2Error(PROTOCOL_ERROR, "data of no stream")
+            raise Http2Error(frames.PROTOCOL_ERROR, "data of no stream")
         self._read_bytes += len(payload)
-        if self._read_bytes > CONNECTION_WINDOW // 2:
-            self.out.put(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._read_bytes))
+        if self._read_bytes > frames.CONNECTION_WINDOW // 2:
+            self.out.put(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", self._read_bytes))
             self._read_bytes = 0
         if stream is None:
             return  # of one that has been ended here
         if stream.ended:
-            raise Http2Error(STREAM_CLOSED, "data after the end")
+            raise Http2Error(frames.STREAM_CLOSED, "data after the end")
         if payload:
             self._idle.earn()
-        elif not flags & END_STREAM:
+        elif not flags & frames.END_STREAM:
             self._idle.count()
         stream.read_bytes += len(payload)
-        if stream.read_bytes > STREAM_WINDOW // 2 and not flags & END_STREAM:
-            self.out.put(WINDOW_UPDATE, 0, number, struct.pack(">I", stream.read_bytes))
+        if stream.read_bytes > frames.STREAM_WINDOW // 2 and not flags & frames.END_STREAM:
+            self.out.put(frames.WINDOW_UPDATE, 0, number, struct.pack(">I", stream.read_bytes))
             stream.read_bytes = 0
         if stream.owner is not None:
             stream.owner.on_data(unpadded(flags, payload))
-        if flags & END_STREAM:
+        if flags & frames.END_STREAM:
             self._end_side(stream)
 
     def _end_side(self, stream: Http2Stream) -> None:
@@ -342,7 +307,7 @@ class Http2Connection(_UnpausedProtocol):
         stream = self._streams.pop(number, None)
         if stream is None:
             if number > self._last_stream or not number:
-                raise Http2Error(PROTOCOL_ERROR, "a reset of no stream")
+                raise Http2Error(frames.PROTOCOL_ERROR, "a reset of no stream")
             return
         self.forget(stream)
         if stream.owner is not None:
@@ -351,26 +316,26 @@ class Http2Connection(_UnpausedProtocol):
     def _take_settings(self, flags: int, number: int, payload: bytes) -> None:
         self._idle.count()
         if number or len(payload) % 6:
-            raise Http2Error(FRAME_SIZE_ERROR, "settings of a wrong size or place")
-        if flags & ACK:
+            raise Http2Error(frames.FRAME_SIZE_ERROR, "settings of a wrong size or place")
+        if flags & frames.ACK:
             return
         window = self.out.first_window
-        for name, value in SETTING.iter_unpack(payload):
-            if name == INITIAL_WINDOW and value > MOST_WINDOW:
-                raise Http2Error(FLOW_CONTROL_ERROR, "a window too large")
-            if name == MAX_FRAME and not FRAME_BYTES <= value < 1 << 24:
-                raise Http2Error(PROTOCOL_ERROR, "a frame size out of bounds")
-            window = value if name == INITIAL_WINDOW else window
+        for name, value in frames.SETTING.iter_unpack(payload):
+            if name == frames.INITIAL_WINDOW and value > frames.MOST_WINDOW:
+                raise Http2Error(frames.FLOW_CONTROL_ERROR, "a window too large")
+            if name == frames.MAX_FRAME and not frames.FRAME_BYTES <= value < 1 << 24:
+                raise Http2Error(frames.PROTOCOL_ERROR, "a frame size out of bounds")
+            window = value if name == frames.INITIAL_WINDOW else window
         self._idle.count(self.out.resize(window) / 100)
-        self.out.put(SETTINGS, ACK, 0, b"")
+        self.out.put(frames.SETTINGS, frames.ACK, 0, b"")
 
     def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
         check_size(payload, 8)
         if number:
-            raise Http2Error(PROTOCOL_ERROR, "a ping of a stream")
-        if not flags & ACK:
+            raise Http2Error(frames.PROTOCOL_ERROR, "a ping of a stream")
+        if not flags & frames.ACK:
             self._idle.count(10)
-            self.out.put(PING, ACK, 0, payload)
+            self.out.put(frames.PING, frames.ACK, 0, payload)
 
     def _take_window(self, _flags: int, number: int, payload: bytes) -> None:
         check_size(payload, 4)
@@ -378,13 +343,13 @@ class Http2Connection(_UnpausedProtocol):
         more = int.from_bytes(payload) & 0x7FFFFFFF
         stream = self._streams.get(number)
         if not more:
-            raise Http2Error(PROTOCOL_ERROR, "a window that does not grow")
+            raise Http2Error(frames.PROTOCOL_ERROR, "a window that does not grow")
         if not number:
             self.out.widen(more)
         elif stream is not None:
             stream.window += more
-            if self.out.first_window + stream.window > MOST_WINDOW:
-                stream.reset(FLOW_CONTROL_ERROR)
+            if self.out.first_window + stream.window > frames.MOST_WINDOW:
+                stream.reset(frames.FLOW_CONTROL_ERROR)
             else:
                 stream.flush()
 
@@ -405,5 +370,5 @@ class Http2Connection(_UnpausedProtocol):
             self._transport.close()
 
     def _end(self, code: int, why: str) -> None:
-        self.out.put(GOAWAY, 0, 0, struct.pack(">II", self._last_stream, code) + why.encode())
+        self.out.put(frames.GOAWAY, 0, 0, struct.pack(">II", self._last_stream, code) + why.encode())
         self.cut()

@@ -8,9 +8,8 @@ from typing import Any, Final, cast
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
-from millgate.servers.extproc.access_log import read_entry
+from millgate.servers.extproc.attempt import ExtprocDesk
 from millgate.servers.extproc.call import ProcessCall
-from millgate.servers.extproc.desk import ExtprocDesk
 from millgate.servers.extproc.grpc_calls import (
     INVALID_ARGUMENT,
     READINESS,
@@ -22,7 +21,7 @@ from millgate.servers.extproc.grpc_calls import (
     opener,
 )
 from millgate.servers.extproc.http2 import Http2Connection
-from millgate.servers.extproc.running import RunningRequests
+from millgate.servers.extproc.running import RunningRequests, read_entry
 from millgate.servers.extproc.settings import PROCESSOR_SERVICE
 
 PROCESS: Final = f"/{PROCESSOR_SERVICE}/Process".encode()
@@ -120,7 +119,7 @@ class ExtprocServer:
         await asyncio.sleep(0)
 
 
-class _ProcessStream:
+class _ProcessStream(CallHandler):
     """One request of Envoy's: the way of a `ProcessCall` in and out; `ended` is called once."""
 
     __slots__ = ("_call", "_ended", "_process")
@@ -165,7 +164,7 @@ class _ProcessStream:
         self.on_closed()
 
 
-class _LogStream:
+class _LogStream(CallHandler):
     """Entries of an Envoy's access log, for as long as it writes them."""
 
     def __init__(self, running: RunningRequests, call: GrpcCall) -> None:
@@ -182,6 +181,3 @@ class _LogStream:
         """Say that it was all read."""
         self._call.reply(StreamAccessLogsResponse().SerializeToString())
         self._call.finish()
-
-    def on_closed(self) -> None:
-        """Nothing is kept."""

@@ -16,6 +16,7 @@ from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.cross_origin import CrossOrigin
+from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.fields import Pairs
@@ -108,10 +109,12 @@ class AnswerOwner(Protocol):
 
 
 class HttpDesk(Protocol):
-    """What an attempt asks of its door."""
+    """What attempts and other requests ask of their door."""
 
     driver: Driver
     engines: Mapping[str, EngineRoute]
+    settings: DoorSettings
+    error_responses: ErrorResponses
     tickets: TicketDesk
     kept_answers: KeptAnswers
     asked_usage: AskedUsage
@@ -127,6 +130,17 @@ class HttpDesk(Protocol):
 
     def route(self, decision: Admit, lane: str | None) -> EngineRoute:
         """Return how to reach the engine of an attempt that named this lane, or none."""
+
+    def accept(
+        self,
+        exchange: Exchange,
+        number: int,
+        request_id: bytes,
+        reading: HeadReading,
+        facts: RequestFacts,
+        body: bytes,
+    ) -> None:
+        """Ask the core about a request whose body has been read; raises BadInputError."""
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""

@@ -1,48 +1,26 @@
 """Requests with long bodies at the door: they become attempts when their bodies have been read elsewhere."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
 from millgate.dialects.far_reading import Question
 from millgate.dialects.forms import boundary
 from millgate.http1.server.contract import Exchange, RequestHead
 from millgate.runtime.long_bodies import LongBodies, Outcome, ReaderLostError, WaitingBody
-from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.servers.http.contract import Ongoing
-from millgate.servers.http.error_responses import ErrorResponses
+from millgate.servers.http.contract import HttpDesk, Ongoing
 from millgate.servers.requests.reading import HeadReading
-from millgate.servers.requests.routes import EngineRoute
 
 _JSON: Final = b""
 """The boundary of a body that is no form."""
 
 
-class LongDoor(Protocol):
-    """What it asks of its door."""
-
-    error_responses: ErrorResponses
-    engines: Mapping[str, EngineRoute]
-    marker: PrefixMarker
-
-    def accept(
-        self,
-        exchange: Exchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
-        facts: RequestFacts,
-        body: bytes,
-    ) -> None:
-        """Ask the core about a request whose body has been read; raises BadInputError."""
-
-
 class LongDesk:
     """Has long bodies read; `ongoing` is the door's list of exchanges, in which each stands meanwhile."""
 
-    def __init__(self, door: LongDoor, ongoing: dict[Exchange, Ongoing], bodies: LongBodies) -> None:
+    def __init__(self, door: HttpDesk, ongoing: dict[Exchange, Ongoing], bodies: LongBodies) -> None:
         self.door = door
         self.ongoing = ongoing
         self._bodies = bodies

@@ -1,22 +1,20 @@
 """Requests that cost an engine nothing, like the list of models: passed on without a permit, a few at a time."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.contract import BadInputError, Dialect, Usage
 from millgate.dialects.responses import INPUT_TOKENS, goes_on_from
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
-from millgate.runtime.driver import Driver
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import DoorSettings, Ongoing
-from millgate.servers.http.error_responses import ErrorResponses
-from millgate.servers.http.kept_answers import KeptAnswers, not_kept
+from millgate.servers.http.contract import HttpDesk, Ongoing
+from millgate.servers.http.kept_answers import not_kept
 from millgate.servers.http.model_list import ModelList
 from millgate.servers.http.paths import MODELS, kept_answer, listed_model, wants_stream
 from millgate.servers.http.streams import StreamAnswer
@@ -132,16 +130,6 @@ _TIMEOUT_S: Final = 10.0
 _RETRY_S: Final = 1.0
 
 
-class House(Protocol):
-    """What it asks of its door."""
-
-    driver: Driver
-    engines: Mapping[str, EngineRoute]
-    settings: DoorSettings
-    kept_answers: KeptAnswers
-    error_responses: ErrorResponses
-
-
 class _Tenant:
     """What one tenant has under way: how many requests in a place, and its streams with the time at which each was asked for."""
 
@@ -159,7 +147,7 @@ class Passthrough:
     several tenants, each has at most as many places as stay free: half of them when it is alone.
     """
 
-    def __init__(self, house: House, ongoing: dict[Exchange, Ongoing]) -> None:
+    def __init__(self, house: HttpDesk, ongoing: dict[Exchange, Ongoing]) -> None:
         self._house = house
         self._ongoing = ongoing
         self._places: dict[Exchange, _Tenant] = {}

@@ -1,7 +1,6 @@
 """How a command ends: its exit codes, the one error that says which, and what to say of an address or a library that lacks."""
 
 import errno
-import socket
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
@@ -46,12 +45,14 @@ def usage_error(error: ValueError, flags: Mapping[str, str] | None = None) -> Co
 
 def address_error(error: OSError, host: str, port: int, remedy: str) -> CommandError:
     """Return the error for an address that `bind` refused: its holder is unknown, the flag that helps is not."""
+    from socket import gaierror
+
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         message = f"{where} is taken by another program: stop it, or choose another port with {remedy}"
     elif error.errno == errno.EACCES:
         message = f"{where} is not allowed to this user: choose a port above 1023 with {remedy}"
-    elif error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+    elif error.errno == errno.EADDRNOTAVAIL or isinstance(error, gaierror):
         message = f"{where} is not an address of this machine"
     else:
         message = f"{where} cannot be listened on: {error.strerror or error}"

@@ -79,44 +79,23 @@ _texts: Final = {most: AtMost(Raw, most) for most in (MOST_PROMPTS, MOST_INPUTS)
 _stops: Final = AtMost(str, MOST_STOPS)
 
 
-def _check_messages(messages: Raw) -> None:
-    _check_objects(messages, 1, MOST_MESSAGES)
-
-
-def _check_tools(tools: Raw) -> None:
-    _check_objects(tools, 0, MOST_TOOLS)
-
-
 def _check_objects(array: Raw, least: int, most: int) -> None:
     """Look closer only where there may be too many or none: an object and its comma are three bytes at least."""
     if len(array) > 2 * most or FILLED.match(array) is None:
         check_objects(array, least, most)
 
 
-def _check_stop(stop: Raw) -> None:
-    if not bytes(stop).startswith(b'"'):
-        _stops.count(stop)
-
-
-def _check_stop_sequences(stops: Raw) -> None:
-    _stops.count(stops)
-
-
-def _check_biases(biases: Raw) -> None:
-    check_members(biases, MOST_BIASES)
-
-
-_BOUNDS: Final[Mapping[str, Callable[[Raw], None]]] = {
-    "messages": _check_messages,
-    "tools": _check_tools,
-    "stop": _check_stop,
-    "stop_sequences": _check_stop_sequences,
-    "logit_bias": _check_biases,
+_BOUNDS: Final[Mapping[str, Callable[[Raw], object]]] = {
+    "messages": lambda messages: _check_objects(messages, 1, MOST_MESSAGES),
+    "tools": lambda tools: _check_objects(tools, 0, MOST_TOOLS),
+    "stop": lambda stop: None if bytes(stop).startswith(b'"') else _stops.count(stop),
+    "stop_sequences": _stops.count,
+    "logit_bias": lambda biases: check_members(biases, MOST_BIASES),
 }
 
 
 @lru_cache(maxsize=64)  # as many as there are kinds of requests
-def _bounds(kind: type[msgspec.Struct]) -> tuple[tuple[str, Callable[[Raw], None], bool], ...]:
+def _bounds(kind: type[msgspec.Struct]) -> tuple[tuple[str, Callable[[Raw], object], bool], ...]:
     """Return which fields of this kind of request are held to a limit, how, and whether null stands for none."""
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     return tuple(

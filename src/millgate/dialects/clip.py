@@ -47,6 +47,8 @@ class _Wishes(msgspec.Struct):
     json_schema: Raw = _ABSENT
 
 
+_SHAPING = tuple(field.name for field in msgspec.structs.fields(_Wishes) if field.type is Raw)
+"""Tools, schemas and grammars."""
 _wishes = msgspec.json.Decoder(_Wishes)
 _members = msgspec.json.Decoder(dict[str, Raw])
 
@@ -67,10 +69,7 @@ def may_clip(body: bytes) -> bool:
         return False
     if wishes.thinking is not None and bytes(wishes.thinking.type) == _ENABLED:
         return False
-    tools = (wishes.tools, wishes.functions)
-    schemas = (wishes.guided_json, wishes.structured_outputs, wishes.json_schema)
-    grammars = (wishes.guided_grammar, wishes.guided_regex, wishes.grammar, wishes.ebnf, wishes.regex)
-    return all(bytes(each) in _NOTHING for each in (*tools, *schemas, *grammars))
+    return all(bytes(getattr(wishes, name)) in _NOTHING for name in _SHAPING)
 
 
 def clipped(body: bytes, max_tokens: int, *, path: bytes) -> bytes:

@@ -16,25 +16,13 @@ from millgate.http1.client.request_ids import upstream_id
 from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.line.buffer import Buffer
+from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import ErrorWords
 from millgate.servers.requests.judgement import AnswerJudge, let_end
 from millgate.servers.requests.routes import EngineRoute
 
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
-
-
-class LineOwner(Protocol):
-    """The holder of the job: told once how the attempt went."""
-
-    def on_yielded(self, job: int, hint_s: float) -> None:
-        """No slot now."""
-
-    def on_done(self, job: int, backend_ms: int, result: Buffer | None, content_type: str) -> None:
-        """The engine has answered whole."""
-
-    def on_failed(self, job: int, need: Need, fault: Fault, reason: OutcomeReason, words: ErrorWords) -> None:
-        """It will never be executed."""
 
 
 class LineDesk(Protocol):
@@ -66,7 +54,7 @@ class LineAttempt:
     def __init__(
         self,
         desk: LineDesk,
-        owner: LineOwner,
+        owner: LineConnection,
         job: int,
         number: int,
         facts: RequestFacts,
@@ -74,7 +62,7 @@ class LineAttempt:
         kind: bytes,
     ) -> None:
         self._desk = desk
-        self._owner: LineOwner | None = owner
+        self._owner: LineConnection | None = owner
         self._job = job
         self.number = number
         self._facts = facts
@@ -261,7 +249,7 @@ class LineAttempt:
         if self._call is not None:
             self._call.abort()
 
-    def _close(self) -> LineOwner | None:
+    def _close(self) -> LineConnection | None:
         """End it and return its owner, once; what is kept of the answer is wiped."""
         owner, self._owner = self._owner, None
         if self.result is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from millgate.core.events import EngineSeen
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client import AnswerHead, Call, Upstream
-from millgate.http1.client.call import FAULTY
+from millgate.http1.client.connection import FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.gauges import (

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client import AnswerHead, Call, Receiver, Upstream, UpstreamPool
-from millgate.http1.client.call import COMPLAINING, FAULTY
+from millgate.http1.client.connection import COMPLAINING, FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance

@@ -8,19 +8,14 @@ import pytest
 
 from http1.client.engine import run
 from millgate.core.words import FailureKind, Sent
-from millgate.http1.client.call import UpstreamCall
 from millgate.http1.client.connecting import Connecting
-from millgate.http1.client.contract import AnswerHead, Ear
+from millgate.http1.client.connection import UpstreamCall
+from millgate.http1.client.contract import AnswerHead
+from millgate.http1.client.pool import UpstreamPool
 
 
 class Nobody:
-    """A pool that keeps nothing, and a receiver that hears nothing."""
-
-    ear: Ear | None = None
-
-    def abandon(self, call: UpstreamCall) -> None: ...
-
-    def report(self, error: Exception) -> None: ...
+    """A receiver that hears nothing."""
 
     def on_head(self, head: AnswerHead) -> None: ...
 
@@ -33,7 +28,9 @@ class Nobody:
     def on_raised(self) -> None: ...
 
 
-CALL = UpstreamCall(Nobody(), b"", Nobody(), head_only=False, head_by=None, may_retry=False)
+CALL = UpstreamCall(
+    UpstreamPool("localhost", 1), b"", Nobody(), head_only=False, head_by=None, may_retry=False
+)
 
 
 class Made:

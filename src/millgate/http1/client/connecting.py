@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from millgate.http1.client.call import UpstreamCall
+from millgate.http1.client.connection import UpstreamCall
 
 
 class Connecting:

@@ -7,9 +7,8 @@ from functools import lru_cache
 from typing import Any, Final, cast
 
 from millgate.core.words import FailureKind, Sent
-from millgate.http1.client.call import UpstreamCall
 from millgate.http1.client.connecting import Connecting
-from millgate.http1.client.connection import UpstreamConnection
+from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
 from millgate.http1.client.contract import Ear, Receiver
 from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep

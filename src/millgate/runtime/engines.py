@@ -12,6 +12,7 @@ from millgate.core.events import EngineSeen
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client import AnswerHead, Call, Upstream
 from millgate.http1.client.connection import FAULTY
+from millgate.http1.wire.fields import Lines
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.gauges import (
@@ -77,7 +78,7 @@ def scrape(
     target: bytes,
     within_s: float,
     done: Callable[[bytes | None], None],
-    headers: Sequence[tuple[bytes, bytes]] = _HEADERS,
+    headers: Sequence[tuple[bytes, bytes]] | Lines = _HEADERS,
     *,
     statuses: Sequence[int] = _GOOD,
 ) -> Call:

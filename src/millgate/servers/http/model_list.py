@@ -1,15 +1,16 @@
 """The list of models of several engines: each that is up is asked, and the answers become one."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from millgate.core.words import FailureKind, Sent
+from millgate.core.words import FailureKind
 from millgate.dialects.bodies import no_such_model
-from millgate.http1.client import AnswerHead, Call
+from millgate.http1.client import Call
 from millgate.http1.server.contract import Exchange
+from millgate.runtime.engines import scrape
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.routes import EngineRoute
@@ -67,13 +68,10 @@ class ModelList:
         """Ask all of these engines at once."""
         self._pages = [None] * len(engines)
         self._left = len(engines)
-        by = asyncio.get_running_loop().time() + _WITHIN_S
         for number, engine in enumerate(engines):
             headers = self._reading.onward(self._exchange.head, engine, self._request_id)
-            call = engine.upstream.request(
-                b"GET", engine.base_path + target, headers, b"", _Page(self, number)
-            )
-            call.expire_at(by)
+            told = partial(self.listed, number)
+            call = scrape(engine.upstream, engine.base_path + target, _WITHIN_S, told, headers)
             self._calls.append(call)
 
     def listed(self, number: int, page: bytes | None) -> None:
@@ -119,7 +117,7 @@ class ModelList:
 
 def _read(page: bytes | None) -> dict[str, Any] | None:
     """Return a page of models as it is; None for what is none."""
-    if page is None:
+    if page is None or len(page) > _MOST_BYTES:
         return None
     try:
         told = _decode(page)
@@ -148,46 +146,3 @@ def _page_of(pages: Sequence[Mapping[str, Any]], models: list[Any]) -> dict[str,
     if "has_more" in page:
         page["has_more"] = any(each.get("has_more") is True for each in pages)
     return page
-
-
-class _Page:
-    """Receives one engine's list."""
-
-    __slots__ = ("_body", "_list", "_number", "_over", "_status")
-
-    def __init__(self, models: ModelList, number: int) -> None:
-        self._list = models
-        self._number = number
-        self._status = 0
-        self._body = b""
-        self._over = False
-
-    def on_head(self, head: AnswerHead) -> None:
-        """Take note of the status."""
-        self._status = head.status
-
-    def on_data(self, data: bytes) -> None:
-        """Keep what there is, up to the bound."""
-        self._body += data
-        if len(self._body) > _MOST_BYTES:
-            self._tell(None)
-
-    def on_end(self, *, delimited: bool) -> None:
-        """Hand it over."""
-        del delimited
-        self._tell(self._body if self._status == _GOOD else None)
-
-    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Say that there is none."""
-        del kind, sent, detail
-        self._tell(None)
-
-    def on_raised(self) -> None:
-        """Say that there is none."""
-        self._tell(None)
-
-    def _tell(self, page: bytes | None) -> None:
-        if not self._over:
-            self._over = True
-            self._body = b""
-            self._list.listed(self._number, page)

@@ -5,7 +5,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from millgate.engine.batching import Batch
 from millgate.engine.profile import find_profile
 from millgate.engine.sequences import EngineSequence
-from millgate.servers.emulator.meters import SERIES_ROWS, EmulatedHistogram, Meters
+from millgate.observe.histogram import Buckets
+from millgate.servers.emulator.meters import SERIES_ROWS, Meters, histogram_lines
 
 
 def engine() -> tuple[Batch, Meters]:
@@ -15,12 +16,12 @@ def engine() -> tuple[Batch, Meters]:
 
 
 def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
-    histogram = EmulatedHistogram((1.0, 2.0))
-    histogram.observe(1.0)
-    histogram.observe(1.5, weight=3)
-    histogram.observe(9.0)
+    histogram = Buckets((1.0, 2.0))
+    histogram.add(1.0)
+    histogram.add(1.5, 3)
+    histogram.add(9.0)
 
-    assert histogram.lines("x", 'a="b"') == [
+    assert histogram_lines("x", 'a="b"', histogram.read()) == [
         "# TYPE x histogram",
         'x_bucket{a="b",le="1.0"} 1',
         'x_bucket{a="b",le="2.0"} 4',
@@ -34,7 +35,7 @@ def test_metrics_parse_and_carry_the_names_that_gateways_read() -> None:
     batch, meters = engine()
     for number in range(20):
         batch.add(EngineSequence(number, 100, 1000), 0.0)
-    meters.ttft.observe(0.2)
+    meters.ttft.add(0.2)
     statistics = batch.statistics(1.0)
     families = {
         family.name: family for family in text_string_to_metric_families(meters.metrics(statistics).decode())

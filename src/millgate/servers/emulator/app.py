@@ -194,9 +194,9 @@ class EmulatorApplication:
     def on_tokens(self, feed: Feed, tokens: int, now: float, *, last: bool) -> None:
         """Send tokens to the reader of this feed."""
         if feed.delivered_tokens == tokens:
-            self.meters.ttft.observe(now - feed.asked_at)
+            self.meters.ttft.add(now - feed.asked_at)
         else:
-            self.meters.itl.observe((now - feed.delivered_at) / tokens, tokens)
+            self.meters.itl.add((now - feed.delivered_at) / tokens, tokens)
         generation = feed.owner
         assert isinstance(generation, Generation)
         if feed.silent:

@@ -1,12 +1,12 @@
 """The engine's own accounts: histograms and per-second rows, and how `/metrics` and `/stats` show them."""
 
-from bisect import bisect_left
 from collections import deque
 from time import time
 from typing import Final, NamedTuple
 
 from millgate.engine.adapters import AdapterSlots
 from millgate.engine.sequences import BatchLimits, BatchStatistics
+from millgate.observe.histogram import Buckets, Histogram
 
 SERIES_ROWS: Final = 900
 """Per-second rows kept: fifteen minutes of work."""
@@ -24,29 +24,14 @@ ITL_BOUNDS_S: Final = _bounds("0.01 0.025 0.05 0.075 0.1 0.15 0.2 0.3 0.4 0.5 0.
 """Bucket bounds as vLLM exports them, so that dashboards made for vLLM fit."""
 
 
-class EmulatedHistogram:
-    """A classic Prometheus histogram with fixed bounds."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float, weight: int = 1) -> None:
-        """Count `weight` samples of `value`."""
-        self.counts[bisect_left(self.bounds, value)] += weight
-        self.total += value * weight
-
-    def lines(self, name: str, labels: str) -> list[str]:
-        """Render in the text format; `labels` come without braces."""
-        lines = [f"# TYPE {name} histogram"]
-        seen = 0
-        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
-            seen += count
-            lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {seen}')
-        return [*lines, f"{name}_sum{{{labels}}} {self.total:.9g}", f"{name}_count{{{labels}}} {seen}"]
+def histogram_lines(name: str, labels: str, histogram: Histogram) -> list[str]:
+    """Render in the text format; `labels` come without braces."""
+    lines = [f"# TYPE {name} histogram"]
+    seen = 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+        seen += count
+        lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {seen}')
+    return [*lines, f"{name}_sum{{{labels}}} {histogram.total:.9g}", f"{name}_count{{{labels}}} {seen}"]
 
 
 class SecondRow(NamedTuple):
@@ -89,8 +74,8 @@ class Meters:
     """What an engine has done since the start (`/metrics`) and since the last reset (`/stats`)."""
 
     def __init__(self, limits: BatchLimits, model_name: str, now: float, zero: BatchStatistics) -> None:
-        self.ttft = EmulatedHistogram(TTFT_BOUNDS_S)
-        self.itl = EmulatedHistogram(ITL_BOUNDS_S)
+        self.ttft = Buckets(TTFT_BOUNDS_S)
+        self.itl = Buckets(ITL_BOUNDS_S)
         self.received = self.refused = self.client_gone = 0
         self.kv_given = self.kv_expired = 0
         self.kv_taken = self.kv_taken_tokens = self.kv_failed = 0
@@ -173,8 +158,8 @@ class Meters:
                 f'# TYPE vllm:lora_requests_info gauge\nvllm:lora_requests_info{{max_lora="{adapters.max_loras}",'
                 f'running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"}} {time():.9g}'
             )
-        lines += self.ttft.lines("vllm:time_to_first_token_seconds", labels)
-        lines += self.itl.lines("vllm:inter_token_latency_seconds", labels)
+        lines += histogram_lines("vllm:time_to_first_token_seconds", labels, self.ttft.read())
+        lines += histogram_lines("vllm:inter_token_latency_seconds", labels, self.itl.read())
         return ("\n".join(lines) + "\n").encode()
 
 

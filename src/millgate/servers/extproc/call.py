@@ -129,7 +129,7 @@ class AnswerWatch:
             if body.end_of_stream or self._mode == messages.BUFFERED:  # it is whole, whatever follows
                 self._end()
         elif kind == "response_trailers":
-            self._outlet.send(messages.answer_trailers())
+            self._outlet.send(messages.ANSWER_TRAILERS)
             self._end()
         else:
             self._outlet.fail("a message of no known kind")
@@ -322,7 +322,7 @@ class ProcessCall:
         elif self._head_only:
             self._ask(self._with_body)
         elif self._modes.request == BUFFERED:
-            self._outlet.send(messages.unchanged_head())
+            self._outlet.send(messages.UNCHANGED_HEAD)
         elif not self._modes.early and self._modes.request in BY_HEAD:
             self._ask(self._desk.ask_by_head)
         elif not self._modes.early:
@@ -343,7 +343,7 @@ class ProcessCall:
             return
         if self._answered or self._asked:
             if self._watch is not None and self._modes.request == STREAMED:
-                self._outlet.send(messages.unchanged_body())
+                self._outlet.send(messages.UNCHANGED_BODY)
             return  # else it was on its way when the answer was
         self._unanswered += 1
         self._parts.append(body.body)
@@ -364,7 +364,7 @@ class ProcessCall:
         if self._exchange is None or self._head_only:
             self._outlet.fail("trailers without a body")
         elif self._answered:
-            self._outlet.send(messages.unchanged_trailers())
+            self._outlet.send(messages.UNCHANGED_TRAILERS)
         else:
             self._has_trailers = True
             if not self._asked:
@@ -440,9 +440,9 @@ class ProcessCall:
                     send(piece)
             else:
                 for _ in range(self._unanswered):
-                    send(messages.unchanged_body())
+                    send(messages.UNCHANGED_BODY)
         if self._has_trailers:
-            send(messages.unchanged_trailers())
+            send(messages.UNCHANGED_TRAILERS)
         self.release()
         if self._modes.answer == NO_BODY:
             self._outlet.close()

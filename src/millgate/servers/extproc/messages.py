@@ -138,19 +138,14 @@ def forwarded_body(body: bytes, *, ends: bool) -> Iterator[ProcessingResponse]:
         yield response
 
 
-def unchanged_head() -> ProcessingResponse:
-    """Let Envoy send the body that it waits with."""
-    return ProcessingResponse(request_headers={})
-
-
-def unchanged_body() -> ProcessingResponse:
-    """Let a piece of the request's body go as it is."""
-    return ProcessingResponse(request_body={})
-
-
-def unchanged_trailers() -> ProcessingResponse:
-    """Let the request's trailers go."""
-    return ProcessingResponse(request_trailers={})
+UNCHANGED_HEAD: Final = ProcessingResponse(request_headers={})
+"""Let Envoy send the body that it waits with."""
+UNCHANGED_BODY: Final = ProcessingResponse(request_body={})
+"""Let a piece of the request's body go as it is."""
+UNCHANGED_TRAILERS: Final = ProcessingResponse(request_trailers={})
+"""Let the request's trailers go."""
+ANSWER_TRAILERS: Final = ProcessingResponse(response_trailers={})
+"""Let an answer's trailers go."""
 
 
 def answer_head(fields: Iterable[tuple[bytes, bytes]]) -> ProcessingResponse:
@@ -170,11 +165,6 @@ def answer_body(chunk: bytes, *, ends: bool, is_duplex: bool) -> ProcessingRespo
         stream.body = chunk
         stream.end_of_stream = ends
     return response
-
-
-def answer_trailers() -> ProcessingResponse:
-    """Let an answer's trailers go."""
-    return ProcessingResponse(response_trailers={})
 
 
 def attempt_of(metadata: object) -> str:

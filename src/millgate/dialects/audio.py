@@ -65,13 +65,8 @@ class Audio(OpenAI):
     )
     conversations: ClassVar[Mapping[bytes, ConversationReader]] = {}
     light: ClassVar[frozenset[bytes]] = frozenset()
-    answer_kinds: ClassVar[tuple[bytes, ...]] = (
-        b"json",
-        b"audio/",
-        b"text/plain",
-        b"text/vtt",
-        b"subrip",
-        b"octet-stream",
+    answer_kinds: ClassVar[tuple[bytes, ...]] = tuple(
+        b"json audio/ text/plain text/vtt subrip octet-stream".split()
     )
 
     def read_event(self, event: bytes) -> StreamEvent:

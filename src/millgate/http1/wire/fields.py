@@ -11,17 +11,8 @@ Lines = NewType("Lines", bytes)
 """Whole header lines, each with its CRLF, written by `header_lines`: checked once, sent often."""
 
 HOP_BY_HOP: Final = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
+    b"""connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding
+    upgrade""".split()
 )
 """Names that speak of one connection only (RFC 9110 section 7.6.1, and the two old `keep-alive`, `proxy-connection`)."""
 

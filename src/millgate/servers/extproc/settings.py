@@ -6,23 +6,15 @@ from typing import Final
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
 """The header, and the key of the metadata, by which Envoy is told where a request goes (Gateway API Inference Extension)."""
-CONTROL_HEADERS: Final = (
-    DESTINATION,
-    "x-gateway-destination-endpoint-served",
-    "x-gateway-destination-endpoint-subset",
-    "x-gateway-destination-endpoint-scores",
-    "x-llm-d-inference-fairness-id",
-    "x-gateway-inference-fairness-id",
-    "x-llm-d-inference-objective",
-    "x-gateway-inference-objective",
-    "x-llm-d-model-name-rewrite",
-    "x-gateway-model-name-rewrite",
-    "x-llm-d-slo-ttft-ms",
-    "x-slo-ttft-ms",
-    "x-llm-d-slo-tpot-ms",
-    "x-slo-tpot-ms",
-    "x-llm-d-inference-ttl",
-    "x-llm-d-request-dropped-reason",
+CONTROL_HEADERS: Final = tuple(
+    f"""
+    {DESTINATION} {DESTINATION}-served {DESTINATION}-subset {DESTINATION}-scores
+    x-llm-d-inference-fairness-id x-gateway-inference-fairness-id
+    x-llm-d-inference-objective x-gateway-inference-objective
+    x-llm-d-model-name-rewrite x-gateway-model-name-rewrite
+    x-llm-d-slo-ttft-ms x-slo-ttft-ms x-llm-d-slo-tpot-ms x-slo-tpot-ms
+    x-llm-d-inference-ttl x-llm-d-request-dropped-reason
+    """.split()
 )
 """Headers that steer a picker or report for it; none of them reaches an engine."""
 METADATA: Final = "millgate"

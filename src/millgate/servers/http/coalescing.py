@@ -31,11 +31,9 @@ _OF_ONE_REQUEST: Final = ID_NAMES | frozenset(
     b" x-b3-spanid x-b3-parentspanid x-b3-sampled x-b3-flags x-amzn-trace-id x-cloud-trace-context".split()
 )
 """Fields that are another in each request and say nothing of its client; in all others the requests of one call are equal."""
-_OF_ONE_CLIENT: Final = (_OF_ONE_REQUEST - ID_NAMES) | {
-    b"set-cookie",
-    b"authentication-info",
-    b"traceresponse",
-}
+_OF_ONE_CLIENT: Final = (_OF_ONE_REQUEST - ID_NAMES) | set(
+    b"set-cookie authentication-info traceresponse".split()
+)
 """Fields of an answer that are for the client which made the call; the answer's own id is of use to all that shared it."""
 _GOOD: Final = 200
 _LIMITED: Final = 429

@@ -12,24 +12,12 @@ Pairs = list[tuple[bytes, bytes]]
 
 _FRAMING: Final = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 STEERING: Final = frozenset(
-    (
-        b"x-forwarded-host",
-        b"x-gateway-destination-endpoint",
-        b"forwarded",
-        b"x-original-url",
-        b"x-rewrite-url",
-    )
+    b"x-forwarded-host x-gateway-destination-endpoint forwarded x-original-url x-rewrite-url".split()
 )
 """Fields that steer other gateways; from a client they could only be an attempt to steer this one's engines."""
 ENGINE_STEERING: Final = frozenset(
-    (
-        b"x-data-parallel-rank",
-        b"x-prefiller-host-port",
-        b"x-prefiller-url",
-        b"x-encoder-hosts-ports",
-        b"x-data-parallel-host-port",
-        b"x-kv-cache-source-host-port",
-    )
+    b"""x-data-parallel-rank x-prefiller-host-port x-prefiller-url x-encoder-hosts-ports x-data-parallel-host-port
+    x-kv-cache-source-host-port""".split()
 )
 """Fields by which vLLM and llm-d's sidecar choose a rank, or an address to take a prompt's cache from; only a trusted peer's go on."""
 # The relay must be able to read what it passes on, and takes no 304 and no part for an answer.
@@ -48,23 +36,10 @@ _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
 
 # The answer's own framing, ids, retry advice, and which pages may read it are ours to write.
-_NOT_BACK: Final = (
-    _FRAMING
-    | ID_NAMES
-    | {
-        b"date",
-        b"retry-after",
-        b"retry-after-ms",
-        b"x-should-retry",
-        b"x-accel-buffering",
-        b"access-control-allow-credentials",
-        b"access-control-allow-headers",
-        b"access-control-allow-methods",
-        b"access-control-allow-origin",
-        b"access-control-expose-headers",
-        b"access-control-max-age",
-        _UPSTREAM_ID,
-    }
+_NOT_BACK: Final = frozenset((*_FRAMING, *ID_NAMES, _UPSTREAM_ID)) | set(
+    b"""date retry-after retry-after-ms x-should-retry x-accel-buffering access-control-allow-credentials
+    access-control-allow-headers access-control-allow-methods access-control-allow-origin access-control-expose-headers
+    access-control-max-age""".split()
 )
 
 

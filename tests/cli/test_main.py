@@ -17,7 +17,7 @@ from millgate import __version__
 from millgate.cli.exits import EXIT_CODES_HELP, ExitCode
 from millgate.cli.main import COMMANDS, main
 from millgate.config.reference import render_page as config_page
-from millgate.observe.reference import render_page as metrics_page
+from millgate.observe.meters import render_page as metrics_page
 
 Captured = pytest.CaptureFixture[str]
 UPSTREAM = ["--upstream", "http://127.0.0.1:9"]

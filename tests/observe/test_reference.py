@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from millgate.observe.meters import METERS
-from millgate.observe.reference import render_page
+from millgate.observe.meters import METERS, render_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 

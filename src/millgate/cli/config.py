@@ -66,6 +66,6 @@ def schema() -> None:
 @config_app.command()
 def metrics() -> None:
     """Print the page that explains every metric, in Markdown."""
-    from millgate.observe.reference import render_page
+    from millgate.observe.meters import render_page
 
     print_line(render_page().rstrip("\n"))

@@ -11,9 +11,9 @@ import uvloop
 
 from millgate.observe.live.feed import MOST_WATCHERS, LiveFeed
 from millgate.runtime.guesses import MOST_FAILURES
+from millgate.servers.admin.guard import COOKIE, LASTS_S, Sessions
 from millgate.servers.admin.page import read_assets
 from millgate.servers.admin.server import AdminServer
-from millgate.servers.admin.session import COOKIE, LASTS_S, Sessions
 from millgate.servers.admin.source import Readiness, Views
 from observe.live.rooms import Room
 from servers.admin.test_admin import Answer, Client

@@ -11,10 +11,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from millgate.servers.admin.answers import error_answer, json_answer
-from millgate.servers.admin.guard import AdminGuard
+from millgate.servers.admin.guard import AdminGuard, Sessions, sign_in_route
 from millgate.servers.admin.page import page_routes, why_route
 from millgate.servers.admin.queries import ExplainQuery
-from millgate.servers.admin.session import Sessions, sign_in_route
 from millgate.servers.admin.source import AdminSource, SourceSilentError
 
 MAX_QUERY_BYTES = 64 * 1024  # a description of a request, not a request

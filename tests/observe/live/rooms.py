@@ -4,7 +4,7 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.observe.live.decision_history import DecisionHistory
-from millgate.observe.live.page_model import PageModel, Sources
+from millgate.observe.live.page_model import PageModel
 from millgate.observe.observers import Observers, ObserverSettings
 from millgate.wiring.governor import build_governor
 
@@ -32,14 +32,12 @@ class Room:
         self.history = DecisionHistory(lambda: self.core.snapshot(self.now))
         self.observers.accounting.on_beat.append(self.history.look)
         self.page_model = PageModel(
-            Sources(
-                lambda: self.core.snapshot(self.now),
-                lambda arrival: self.core.explain(arrival, self.now),
-                self.observers,
-                self.history,
-                lambda: EPOCH + self.now,
-                "gate-7",
-            )
+            lambda: self.core.snapshot(self.now),
+            lambda arrival: self.core.explain(arrival, self.now),
+            self.observers,
+            self.history,
+            lambda: EPOCH + self.now,
+            "gate-7",
         )
 
     def step(self, event: Event) -> tuple[Decision, ...]:

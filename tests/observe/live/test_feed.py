@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ class CountingPainter(PageModel):
 
 def playing(script: Callable[[LiveFeed[Any], CountingPainter], Awaitable[None]]) -> None:
     async def play() -> None:
-        page_model = CountingPainter(Room().page_model._sources)
+        other = Room().page_model
+        page_model = CountingPainter(**{each.name: getattr(other, each.name) for each in fields(other)})
         await script(LiveFeed(page_model), page_model)
 
     asyncio.run(play())

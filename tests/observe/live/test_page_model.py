@@ -10,7 +10,7 @@ from millgate.core.settings import EngineSettings
 from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
 from millgate.core.words import KvTransfer, Role
 from millgate.observe.live.banner import Level, seconds
-from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel, Sources
+from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel
 from millgate.observe.live.picture import SessionsPicture
 from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room
@@ -19,14 +19,12 @@ from observe.live.rooms import EPOCH, Room
 def painter_of(room: Room, snapshot: Snapshot) -> PageModel:
     """Paint another snapshot than the room's own."""
     return PageModel(
-        Sources(
-            lambda: snapshot,
-            lambda arrival: room.core.explain(arrival, room.now),
-            room.observers,
-            room.history,
-            lambda: EPOCH + room.now,
-            "gate-7",
-        )
+        lambda: snapshot,
+        lambda arrival: room.core.explain(arrival, room.now),
+        room.observers,
+        room.history,
+        lambda: EPOCH + room.now,
+        "gate-7",
     )
 
 

@@ -7,7 +7,7 @@ differences of counts over the last five to ten seconds.
 import socket
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import isfinite, sqrt
 from typing import Final, NamedTuple
 
@@ -54,23 +54,6 @@ _PROBE_BYTES: Final = 1000
 """What a newcomer would be told is asked for a small chat request, the default of `/api/explain`."""
 
 
-class Sources(NamedTuple):
-    """What a picture is made from; every callable is quick and changes nothing.
-
-    `wall` gives seconds since the epoch: the core's own time means nothing to people. `host` tells this gate from others.
-    `cluster` says what is wrong with the cluster, `failing` which engines fail requests; nothing where all is well.
-    """
-
-    snapshot: Callable[[], Snapshot]
-    explain: Callable[[Arrived], Explanation]
-    observers: Observers
-    history: DecisionHistory
-    wall: Callable[[], float]
-    host: str
-    cluster: Callable[[], str] = str
-    failing: Callable[[], str] = str
-
-
 class _Instant(NamedTuple):
     """What one picture compares, and what turns core seconds into seconds since the epoch."""
 
@@ -81,21 +64,34 @@ class _Instant(NamedTuple):
     epoch: float
 
 
+@dataclass
 class PageModel:
-    """Makes pictures from what the core knows and its observers have seen."""
+    """Makes pictures from what the core knows and its observers have seen; every callable is quick and changes nothing.
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._recent = Recent(sources.observers.ring)
+    `wall` gives seconds since the epoch: the core's own time means nothing to people. `host` tells this gate from others.
+    `cluster` says what is wrong with the cluster, `failing` which engines fail requests; nothing where all is well.
+    """
+
+    snapshot: Callable[[], Snapshot]
+    explain: Callable[[Arrived], Explanation]
+    observers: Observers
+    steps: DecisionHistory
+    wall: Callable[[], float] = time.time
+    host: str = field(default_factory=socket.gethostname)
+    cluster: Callable[[], str] = str
+    failing: Callable[[], str] = str
+
+    def __post_init__(self) -> None:
+        self._recent = Recent(self.observers.ring)
 
     def paint(self) -> Picture:
         """Return the picture of this instant."""
-        history, instant = self._sources.history, self._instant()
+        history, instant = self.steps, self._instant()
         snapshot = instant.now
         lanes = self._lanes(instant)
         return Picture(
             at=instant.epoch + snapshot.now,
-            host=self._sources.host,
+            host=self.host,
             banner=self._banner(instant, lanes),
             rates=rates_between(instant.before, snapshot),
             lanes=lanes,
@@ -118,31 +114,26 @@ class PageModel:
         instant = self._instant()
         return self._banner(instant, self._lanes(instant))
 
-    @property
-    def host(self) -> str:
-        """The name of the machine."""
-        return self._sources.host
-
     def history(self) -> tuple[HistoryPoint, ...]:
         """Return the last ten minutes, oldest first, in seconds since the epoch."""
-        epoch = self._sources.wall() - self._sources.snapshot().now
-        return tuple(_on_wall(point, epoch) for point in self._sources.history.points)
+        epoch = self.wall() - self.snapshot().now
+        return tuple(_on_wall(point, epoch) for point in self.steps.points)
 
     def recall(self) -> Iterator[None]:
         """Read what was decided before the first look, a little at a time.
 
         Gone through before `decisions`, with other work in between, it keeps that from taking long.
         """
-        now = self._sources.snapshot().now
-        self._sources.observers.settle()
+        now = self.snapshot().now
+        self.observers.settle()
         while self._recent.recall(now):
             yield
 
     def decisions(self, most: int, wanted: DecisionFilter) -> tuple[DecisionRow, ...]:
         """Return up to `most` of the kept decisions that are wanted, newest first, in seconds since the epoch."""
-        snapshot = self._sources.snapshot()
-        self._sources.observers.settle()
-        return self._rows(snapshot, most, wanted, self._sources.wall() - snapshot.now)
+        snapshot = self.snapshot()
+        self.observers.settle()
+        return self._rows(snapshot, most, wanted, self.wall() - snapshot.now)
 
     def _rows(
         self, snapshot: Snapshot, most: int, wanted: DecisionFilter, epoch: float
@@ -151,14 +142,14 @@ class PageModel:
         return self._recent.rows(most, wanted, lanes, snapshot.now, epoch)
 
     def _instant(self) -> _Instant:
-        history, snapshot = self._sources.history, self._sources.snapshot()
+        history, snapshot = self.steps, self.snapshot()
         history.mark(snapshot)
         return _Instant(
             snapshot,
             history.before(snapshot.now, RATES_OVER_S),
             history.before(snapshot.now, 2 * RATES_OVER_S),
-            self._sources.observers.traffic(),
-            self._sources.wall() - snapshot.now,
+            self.observers.traffic(),
+            self.wall() - snapshot.now,
         )
 
     def _lanes(self, instant: _Instant) -> tuple[picture.LanePicture, ...]:
@@ -166,7 +157,7 @@ class PageModel:
 
     def _lane(self, lane: LaneSnapshot, instant: _Instant) -> picture.LanePicture:
         probe = Arrived(0, lane=lane.name, prompt_bytes=_PROBE_BYTES, hands_over=True, bootstraps=True)
-        told = self._sources.explain(probe)
+        told = self.explain(probe)
         trend, acceleration = _trend(lane.name, instant)
         return picture.LanePicture(
             name=lane.name,
@@ -189,7 +180,7 @@ class PageModel:
         )
 
     def _banner(self, instant: _Instant, lanes: tuple[picture.LanePicture, ...]) -> Banner:
-        snapshot, refusals, epoch = instant.now, self._sources.observers.refusals, instant.epoch
+        snapshot, refusals, epoch = instant.now, self.observers.refusals, instant.epoch
         alarms = [alarm for pool in snapshot.pools for alarm in pool.alarms]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
         up = [engine for engine in snapshot.engines if engine.up and not engine.is_shut]
@@ -209,8 +200,8 @@ class PageModel:
             warning=first.words if first else "",
             warned_since=epoch + first.since if first else None,
             draining=snapshot.draining,
-            cluster=self._sources.cluster(),
-            failing=self._sources.failing(),
+            cluster=self.cluster(),
+            failing=self.failing(),
         )
         return banner(situation)
 
@@ -375,7 +366,4 @@ def open_feed(
     """
     history = DecisionHistory(snapshot)
     observers.accounting.on_beat.append(history.look)
-    host = socket.gethostname()
-    return LiveFeed(
-        PageModel(Sources(snapshot, explain, observers, history, time.time, host, cluster, failing))
-    )
+    return LiveFeed(PageModel(snapshot, explain, observers, history, cluster=cluster, failing=failing))

@@ -117,74 +117,27 @@ class Summary:
         return asdict(self)
 
 
-class Books:
-    """The keeper of a run's accounts; times are virtual seconds, `first_at` is when the request first came.
-
-    This one keeps nothing, for runs that are observed otherwise.
-    """
-
-    def asked(self, now: float) -> None:
-        """A user comes with a new request."""
-
-    def tried(self, first_at: float, now: float) -> None:
-        """One attempt arrives at the gate."""
-
-    def yielded(self, reason: str, first_at: float, asked_at: float, now: float) -> None:
-        """One attempt is refused."""
-
-    def returned(self, *, kept: bool) -> None:
-        """A hinted return has been answered: it ran within a second, or it did not."""
-
-    def answered(
-        self,
-        lane: str | None,
-        first_at: float,
-        asked_at: float,
-        first_token_at: float,
-        now: float,
-        prompt_tokens: int,
-        output_tokens: int,
-    ) -> None:
-        """A whole answer: judge it and keep its times."""
-
-    def over(self, outcome: Outcome, first_at: float, now: float) -> None:
-        """A request is over without an answer, in this way."""
-
-
-class Recorder(Books):
+class Recorder:
     """Listens to the world and keeps its accounts; times are virtual seconds.
 
-    Requests that first come before `from_s` (the warm-up) or after `to_s` are served but not counted in anything
-    except the timeline.
+    Requests that first come before `from_s` (the warm-up) are served but not counted in anything except the timeline.
     """
 
-    def __init__(
-        self,
-        lanes: Sequence[LaneSettings],
-        *,
-        bin_s: float = 1.0,
-        from_s: float = 0.0,
-        to_s: float = float("inf"),
-    ) -> None:
+    def __init__(self, lanes: Sequence[LaneSettings], *, bin_s: float = 1.0, from_s: float = 0.0) -> None:
         self._lanes = {lane.name: lane for lane in lanes}
         self._first_lane = lanes[0]
-        self._from_s, self._to_s = from_s, to_s
+        self._from_s = from_s
         self.timeline = Timeline(bin_s)
         self.requests = self.attempts = self.good_tokens = self.useful_tokens = 0
         self.returns = self.returns_kept = 0
         self.outcomes: Counter[str] = Counter()
         self.yields: Counter[str] = Counter()
         self.last_asked_s = from_s
-        self.ttft, self.tpot, self.total, self.yielded_after = (
-            ResultSketch(),
-            ResultSketch(),
-            ResultSketch(),
-            ResultSketch(),
-        )
+        self.ttft, self.tpot, self.total, self.yielded_after = [ResultSketch() for _ in range(4)]
 
     def counts(self, first_at: float) -> bool:
         """Return whether a request that came then is counted."""
-        return self._from_s <= first_at < self._to_s
+        return self._from_s <= first_at
 
     def asked(self, now: float) -> None:
         """A user comes with a new request."""
@@ -276,12 +229,5 @@ class Recorder(Books):
 
 
 def _times(sketch: ResultSketch) -> Times:
-    return Times(
-        sketch.count,
-        sketch.mean,
-        sketch.quantile(0.5),
-        sketch.quantile(0.9),
-        sketch.quantile(0.95),
-        sketch.quantile(0.99),
-        sketch.most,
-    )
+    p50, p90, p95, p99 = [sketch.quantile(share) for share in (0.5, 0.9, 0.95, 0.99)]
+    return Times(sketch.count, sketch.mean, p50, p90, p95, p99, sketch.most)

@@ -15,7 +15,7 @@ import msgspec
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.contract import MOST_TOKENS, TraceError
+from millgate.sim.traces.tables import MOST_TOKENS, TraceError
 
 QUANTUM_S = 3.0
 

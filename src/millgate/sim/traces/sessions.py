@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
-from millgate.sim.traces.contract import MOST_TOKENS, TraceError
+from millgate.sim.traces.tables import MOST_TOKENS, TraceError
 
 MOST_UNITS = 1 << 20
 """Units of one session; the number of a session times this keeps ids of different sessions apart."""

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.azure import read_azure
-from millgate.sim.traces.clients27 import read_clients27
 from millgate.sim.traces.mooncake import read_mooncake
 from millgate.sim.traces.sessions import AgentSession, as_recorded, read_sessions
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
+from millgate.sim.traces.tables import read_azure, read_clients27
 
 
 def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -> Iterator[Job]:

@@ -18,7 +18,6 @@ from math import expm1
 from typing import Any, NamedTuple
 
 from millgate.demos.connection import Endpoint, GateAddress
-from millgate.demos.haproxy import find_haproxy
 from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
@@ -38,6 +37,7 @@ from millgate.demos.stage import (
     RunningGate,
     RunningPeer,
     StagedEngine,
+    find_haproxy,
     perform,
     tokens_per_event,
     within,

@@ -4,22 +4,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 _T = TypeVar("_T")
 
 START_WITHIN_S = 10.0
 """How long `with` waits for a service to listen, or to end; a loopback server needs a millisecond."""
-
-
-class Startable(Protocol):
-    """What `with` and `async with` ask of a service."""
-
-    async def start(self) -> None:
-        """Listen; return when clients can connect."""
-
-    async def stop(self) -> None:
-        """Close every connection and stop listening."""
 
 
 class LoopThread:

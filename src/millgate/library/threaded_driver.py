@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
-from millgate.core.decisions import Admit, Decision, Explanation, Yield
+from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, Event, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
@@ -68,11 +68,6 @@ class ThreadedDriver:
         """Return the core's numbers as they are now."""
         with self._lock:
             return self._governor.snapshot(self._clock())
-
-    def explain(self, arrival: Arrived) -> Explanation:
-        """Return what this arrival would get now; changes nothing."""
-        with self._lock:
-            return self._governor.explain(arrival, self._clock())
 
     def _step(self, event: Event) -> None:
         now = self._clock()

@@ -18,7 +18,6 @@ from millgate.runtime.gauges import (
     AFTER_HANGUP_S,
     GAUGE_NAMES,
     MOST_PAGE_BYTES,
-    GaugeNames,
     Gauges,
     read_gauges,
 )
@@ -125,7 +124,6 @@ class EngineWatch:
         clock: Clock,
         *,
         target: bytes = b"/metrics",
-        names: Sequence[GaugeNames] = GAUGE_NAMES,
     ) -> None:
         self.engine = engine
         self.last = Gauges()
@@ -135,7 +133,6 @@ class EngineWatch:
         self._driver = driver
         self._now = clock.now
         self._target = target
-        self._names = names
         self._after_hangup_s: tuple[float, ...] = AFTER_HANGUP_S
         self._loop = asyncio.get_running_loop()
         self._poll_timer: asyncio.TimerHandle | None = None
@@ -204,9 +201,9 @@ class EngineWatch:
         self._call = None
         if page is None or not self._running:
             return
-        before, self.last = self.last, (gauges := read_gauges(page, self._names))
+        before, self.last = self.last, (gauges := read_gauges(page))
         if gauges.engine != before.engine:
-            own = [row.after_hangup_s for row in self._names if row.engine == gauges.engine]
+            own = [row.after_hangup_s for row in GAUGE_NAMES if row.engine == gauges.engine]
             self._after_hangup_s = own[0] if own else AFTER_HANGUP_S
         self._look_at_size(before, gauges)
         seen = EngineSeen(

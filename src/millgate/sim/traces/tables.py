@@ -10,8 +10,13 @@ import csv
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from millgate.sim.jobs import Job
+
+_Line = TypeVar("_Line")
 
 MOST_TOKENS = 100_000_000
 """No request is longer; a larger number is a column of something else."""
@@ -22,6 +27,17 @@ class TraceError(ValueError):
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{path.name}:{line}: {problem}")
+
+
+def read_lines(path: Path, kind: type[_Line], what: str) -> Iterator[tuple[int, _Line]]:
+    """Yield number and content of each line of JSON; TraceError names the one that is no such thing."""
+    decode = msgspec.json.Decoder(kind).decode
+    with path.open("rb") as lines:
+        for number, text in enumerate(lines, start=1):
+            try:
+                yield number, decode(text)
+            except msgspec.DecodeError as error:
+                raise TraceError(path, number, f"not a {what}: {error}") from None
 
 
 def count_of(text: object, path: Path, line: int) -> int:

@@ -8,20 +8,10 @@ from typing import Any, Final
 import httpx
 
 from millgate.client.session import HostSettings
-from millgate.client.transport import (
-    CONNECT_WITHIN_S,
-    MOST_CONNECTIONS,
-    MOST_KEPT_CONNECTIONS,
-    TIMEOUT_S,
-    AsyncCalls,
-    SyncCalls,
-    WatchedStream,
-)
+from millgate.client.transport import LIMITS, TIMEOUT_S, AsyncCalls, SyncCalls, WatchedStream
 
-_LIMITS: Final = httpx.Limits(
-    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
-)
-_TIMEOUT: Final = httpx.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
+_LIMITS: Final = httpx.Limits(**LIMITS)
+_TIMEOUT: Final = httpx.Timeout(**TIMEOUT_S)
 
 
 class _Stream(WatchedStream, httpx.SyncByteStream, httpx.AsyncByteStream):

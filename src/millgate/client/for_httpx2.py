@@ -8,20 +8,10 @@ from typing import Any, Final
 import httpx2
 
 from millgate.client.session import HostSettings
-from millgate.client.transport import (
-    CONNECT_WITHIN_S,
-    MOST_CONNECTIONS,
-    MOST_KEPT_CONNECTIONS,
-    TIMEOUT_S,
-    AsyncCalls,
-    SyncCalls,
-    WatchedStream,
-)
+from millgate.client.transport import LIMITS, TIMEOUT_S, AsyncCalls, SyncCalls, WatchedStream
 
-_LIMITS: Final = httpx2.Limits(
-    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
-)
-_TIMEOUT: Final = httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
+_LIMITS: Final = httpx2.Limits(**LIMITS)
+_TIMEOUT: Final = httpx2.Timeout(**TIMEOUT_S)
 
 
 class _Stream(WatchedStream, httpx2.SyncByteStream, httpx2.AsyncByteStream):

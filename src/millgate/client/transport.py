@@ -24,9 +24,9 @@ from millgate.client.call import (
 )
 from millgate.client.session import HostSession, HostSettings, Turn, session_of
 
-MOST_CONNECTIONS, MOST_KEPT_CONNECTIONS = 1000, 100
+LIMITS = {"max_connections": 1000, "max_keepalive_connections": 100}
 """As the SDKs' own clients: the window is what binds."""
-TIMEOUT_S, CONNECT_WITHIN_S = 600.0, 5.0
+TIMEOUT_S = {"timeout": 600.0, "connect": 5.0}
 """As the SDKs' own; a call's `timeout=` goes before it."""
 
 # A refusal made here, in the words of the OpenAI dialect; every SDK reads the status and `x-should-retry`.

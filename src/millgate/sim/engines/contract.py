@@ -30,10 +30,7 @@ class EngineTotals(NamedTuple):
 
 def added_up(totals: Sequence[EngineTotals]) -> EngineTotals:
     """Return what several engines have done together."""
-    prompt, output, preemptions, queried, hit = [sum(each, 0) for each in zip(*totals, strict=True)] or [
-        0
-    ] * 5
-    return EngineTotals(prompt, output, preemptions, queried, hit)
+    return EngineTotals(*[sum(each, 0) for each in zip(*totals, strict=True)])
 
 
 class Reports(Protocol):

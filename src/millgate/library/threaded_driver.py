@@ -8,7 +8,6 @@ a waiting caller sleeps no longer than until the core's next wake and ticks then
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
 
 from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, Event, Tick
@@ -17,11 +16,14 @@ from millgate.core.snapshot import Snapshot
 from millgate.wiring.governor import build_governor
 
 
-class Waiter(Protocol):
-    """The caller; told once, from any thread, while the lock is queued: it must only take note."""
+class Waiter:
+    """Remembers the answer to one caller; `wake` is called once, from any thread, while the lock is held."""
 
-    def decided(self, decision: Admit | Yield) -> None:
-        """This is the answer."""
+    __slots__ = ("decision", "wake")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.decision: Admit | Yield | None = None
+        self.wake = wake
 
 
 class ThreadedDriver:
@@ -84,4 +86,5 @@ class ThreadedDriver:
             if isinstance(decision, Admit | Yield):
                 waiter = self._waiters.pop(decision.attempt, None)
                 if waiter is not None:
-                    waiter.decided(decision)
+                    waiter.decision = decision
+                    waiter.wake()

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from millgate.demos.connection import GateAddress
@@ -173,10 +172,8 @@ class DemoStage:
         self._children.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._children.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._children.__exit__()
         self._files.cleanup()
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import aclosing
 from functools import wraps
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from millgate.core.decisions import Admit, Yield
@@ -200,12 +199,7 @@ class Slot:
             raise
         return self._take(waiter.decision)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._leave(error)
 
     # ---- asynchronous
@@ -224,12 +218,7 @@ class Slot:
             raise
         return self._take(waiter.decision)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._leave(error)
 
     # ---- both

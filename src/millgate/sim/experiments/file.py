@@ -31,8 +31,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
-from millgate.sim.traces.shaping import between, faster
-from millgate.sim.traces.sources import open_trace
+from millgate.sim.traces.sources import between, faster, open_trace
 from millgate.sim.world import World
 
 _RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {

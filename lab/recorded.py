@@ -25,8 +25,8 @@ from millgate.sim.jobs import Job
 from millgate.sim.laws import constant
 from millgate.sim.randomness import Streams
 from millgate.sim.replay import replay
-from millgate.sim.traces.azure import read_azure
-from millgate.sim.traces.shaping import between, faster
+from millgate.sim.traces.sources import between, faster
+from millgate.sim.traces.tables import read_azure
 from millgate.wiring.chosen import PREFILL_TOKENS
 
 # Users leave after so many times the objective.

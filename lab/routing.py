@@ -21,7 +21,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
 from millgate.sim.traces.mooncake import read_mooncake
-from millgate.sim.traces.shaping import between, faster
+from millgate.sim.traces.sources import between, faster
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 

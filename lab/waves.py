@@ -1,5 +1,6 @@
 """Waves of clients before one stream: two whose refused clients never return, and a third that keeps its hints."""
 
+from lab.books import unread_books
 from lab.engines.plain import PacedStation
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import Outcome
@@ -8,7 +9,6 @@ from millgate.sim.clients.retry_behaviour import Honouring, Never
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
@@ -26,7 +26,7 @@ def third_wave(service_s: float, tenants: int, seed: int) -> tuple[float, float]
     pace_s = service_s / _OUTPUT_TOKENS
     lane = LaneSettings("lane", ttft_slo_s=_LONG_S, deadline_s=_LONG_S, max_queue=0)
     engine = EngineSettings("engine", 1, prior=ServicePrior(pace_s, 0.0, pace_s, 0.0))
-    world = World(build_governor(Settings((lane,), (engine,)), 0.0), loop, Books())
+    world = World(build_governor(Settings((lane,), (engine,)), 0.0), loop, unread_books())
     world.add_station(PacedStation("engine", loop, world, pace_s, pace_s))
     world.start_watch()
     dice = streams.draws("within", lambda generator, count: generator.random(count))

@@ -14,14 +14,14 @@ from typing import Any
 import httpx2
 import openai
 
-from millgate.demos.connection import GateAddress, hint_seconds
-from millgate.demos.crowd import REFUSALS
+from lab.demos.gates import GateSetup, start_gate
+from millgate.client.answers import REFUSALS, read_hint_s
+from millgate.demos.connection import GateAddress
 from millgate.demos.showing import Advance, Show, seconds, table_of
 from millgate.demos.stage import (
     MOST_TIME_SCALE,
     DemoStage,
     EngineSetup,
-    GateSetup,
     RunningGate,
     StagedEngine,
     perform,
@@ -82,8 +82,7 @@ class Record:
     async def note_response(self, response: httpx2.Response) -> None:
         """Write down a refusal's hint."""
         if response.status_code in REFUSALS and USER_HEADER in response.request.headers:
-            headers = {name.lower().encode(): value.encode() for name, value in response.headers.items()}
-            hint = hint_seconds(headers) or 0.0
+            hint = read_hint_s(response.headers) or 0.0
             self.hints.append(hint)
             self.first_hint.setdefault(int(response.request.headers[USER_HEADER]), hint)
 
@@ -103,7 +102,8 @@ def run(options: BurstOptions) -> int:
     def play(stage: DemoStage) -> None:
         setup = engine_setup(options)
         engine = stage.start_engine(setup)
-        gate = stage.start_gate(engine, setup, GateSetup(TTFT_SLO_S, deadline_from="attempt", max_queue=0))
+        gate_setup = GateSetup(TTFT_SLO_S, deadline_from="attempt", max_queue=0)
+        gate = start_gate(stage, engine, setup, gate_setup)
         with show.progress("users answered", options.users) as advance:
             record = asyncio.run(_ask_all(options, gate.address, advance))
         _show_result(show, options, record, _result(options, record, engine, gate))

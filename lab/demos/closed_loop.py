@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 
+from lab.demos.patient_users import PatientUser, UserManners
 from millgate.demos.connection import Endpoint
-from millgate.demos.crowd import CrowdUser, Encode, Story, UserEnding, UserManners, Wish
 from millgate.demos.mix import Mix, sizes
 from millgate.demos.processes import ChildError
+from millgate.demos.users import Encode, Story, UserEnding, Wish
 
 
 async def closed_loop(
@@ -33,7 +34,7 @@ async def closed_loop(
 
     async def keep_asking() -> None:
         for number, wish in numbered:
-            story = await CrowdUser(endpoint, manners).live(encode(number, wish))
+            story = await PatientUser(endpoint, manners).live(encode(number, wish))
             if story.ending is not UserEnding.WHOLE:
                 raise ChildError(f"the engine alone did not answer whole: {story.ending}")
             on_story(story)

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from lab.demos.closed_loop import closed_wishes
+from lab.demos.patient_users import PatientUser, UserManners
 from millgate.demos.connection import Endpoint
-from millgate.demos.crowd import CrowdUser, Story, UserEnding, UserManners
 from millgate.demos.mix import Encoder, Mix
 from millgate.demos.scores import SCALE_MEANS, quantile, share, tally
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
@@ -28,6 +28,7 @@ from millgate.demos.stage import (
     tokens_per_event,
     within,
 )
+from millgate.demos.users import Story, UserEnding
 from millgate.engine.profile import find_profile
 
 SEQUENCES = 32
@@ -121,7 +122,8 @@ class Isolation:
 
     def _gate(self, engine: StagedEngine) -> RunningGate:
         scale = self._options.time_scale
-        return self._stage.start_plain_gate(engine, SEQUENCES, TTFT_SLO_S / scale, TPOT_SLO_S / scale)
+        tpot_slo = ("--tpot-slo", f"{TPOT_SLO_S / scale:.6f}s")
+        return self._stage.start_plain_gate(engine, SEQUENCES, TTFT_SLO_S / scale, *tpot_slo)
 
     async def _crowds(self, door: str, endpoint: Endpoint) -> tuple[list[Story], list[Story]]:
         options = self._options
@@ -158,7 +160,7 @@ class Isolation:
             if asked_at >= until:
                 break
             body = self._encode(number * 100_000 + asked, wish)
-            story = await CrowdUser(endpoint, real).live(body)
+            story = await PatientUser(endpoint, real).live(body)
             if asked_at >= counted_from:
                 stories.append(
                     story._replace(prompt_tokens=wish.prompt_tokens, output_tokens=wish.output_tokens)

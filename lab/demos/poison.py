@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from lab.demos.closed_loop import closed_loop, closed_wishes
+from lab.demos.gates import GateSetup, start_gate
+from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
-from millgate.demos.crowd import Story, UserManners, open_loop
 from millgate.demos.mix import Encoder, Mix, poisson_wishes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
@@ -26,11 +27,11 @@ from millgate.demos.stage import (
     MOST_TIME_SCALE,
     DemoStage,
     EngineSetup,
-    GateSetup,
     perform,
     tokens_per_event,
     within,
 )
+from millgate.demos.users import Story, open_loop
 from millgate.engine.profile import find_profile
 
 MOST_RETURNS = 8
@@ -140,7 +141,7 @@ class Poison:
         window_s = options.run_patiences * options.patience_s
         engine = self._stage.start_engine(self._engine)
         setup = GateSetup(options.patience_s / options.time_scale, deadline_from="first_attempt")
-        door = self._stage.start_gate(engine, self._engine, setup) if gate else engine
+        door = start_gate(self._stage, engine, self._engine, setup) if gate else engine
         what = f"{load:g}x {'with' if gate else 'without'} the gate"
         with self._show.progress(what, round(rate_per_s * window_s)) as advance:
             stories = asyncio.run(self._crowd(Endpoint(door.address), rate_per_s, window_s, advance))
@@ -171,7 +172,11 @@ class Poison:
         # All looks at the screen, and twice the patience for the answer itself.
         grace_s = patience_s * (options.refreshes + 3)
         return await open_loop(
-            endpoint, wishes, manners, self._encode, on_story=lambda _: advance(), grace_s=grace_s
+            wishes,
+            self._encode,
+            lambda body: PatientUser(endpoint, manners).live(body),
+            on_story=lambda _: advance(),
+            grace_s=grace_s,
         )
 
 

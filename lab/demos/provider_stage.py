@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.demos.provider_emulator import ProviderSetup
@@ -45,9 +44,8 @@ class ProviderStage(DemoStage):
 
     def start_account_gate(self, provider: RunningProvider, setup: ProviderSetup) -> RunningGate:
         """Start a gate that knows this account's limits, and nothing of the provider's speed."""
-        file = Path(self._files.name) / "provider-gate.yaml"
-        file.write_text(json.dumps(gate_config(provider.address, setup)), encoding="utf-8")
-        return self._gate_of(self._children.start(["serve", "--config", str(file)]))
+        file = self.file("provider-gate.yaml", json.dumps(gate_config(provider.address, setup)))
+        return self.start_gate("--config", str(file))
 
 
 def gate_config(provider: GateAddress, setup: ProviderSetup) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lab.demos.provider_emulator import OUTPUT_FIELD
+from millgate.client.answers import REFUSALS
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
-from millgate.demos.crowd import REFUSALS, Story, UserManners, Wish, open_loop
 from millgate.demos.mix import BYTES_PER_TOKEN, NUMBER_TOKENS, WORD
-from millgate.demos.sdk_users import SdkUser
+from millgate.demos.users import SdkUser, Story, Wish, open_loop
 
 CHAT_PATH, MESSAGES_PATH = "/v1/chat/completions", "/v1/messages"
 MODEL = "demo"
@@ -67,10 +67,8 @@ class AccountEndpoint(Endpoint):
 class AccountUser(SdkUser):
     """A user whose every answer is written down."""
 
-    def __init__(
-        self, endpoint: Endpoint, manners: UserManners, *, dice: random.Random, books: UserAccounts
-    ) -> None:
-        super().__init__(endpoint, manners, dice=dice, time_scale=1.0)
+    def __init__(self, endpoint: Endpoint, dice: random.Random, books: UserAccounts) -> None:
+        super().__init__(endpoint, PATIENCE_S, TRIES, dice=dice, time_scale=1.0)
         self._books = books
         self._promised = False
 
@@ -110,17 +108,14 @@ async def ask_all(
     loop = asyncio.get_running_loop()
     books.since_s = loop.time() + warmup_s
     dice = random.Random(1)
-    make_user = partial(AccountUser, dice=dice, books=books)
     watch = asyncio.create_task(_at_times(warmup_s, wishes[-1].at_s, at_warm, at_end))
     endpoint = AccountEndpoint(door, path)
     await open_loop(
-        endpoint,
         wishes,
-        UserManners(PATIENCE_S, refreshes=TRIES - 1, returns=TRIES - 1),
         partial(write_body, max_tokens=max_tokens),
+        lambda body: AccountUser(endpoint, dice, books).live(body),
         on_story=on_story,
         grace_s=0.5,
-        make_user=make_user,
     )
     await watch
     endpoint.close()

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.demos.closed_loop import closed_loop
+from lab.demos.gates import GateSetup, start_gate
+from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.trace import ReplayTraceError, TraceRow, read_trace
 from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
-from millgate.demos.crowd import Story, UserManners, Wish, open_loop
 from millgate.demos.mix import NUMBER_TOKENS, Encoder
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
@@ -30,11 +31,11 @@ from millgate.demos.stage import (
     MOST_TIME_SCALE,
     DemoStage,
     EngineSetup,
-    GateSetup,
     perform,
     tokens_per_event,
     within,
 )
+from millgate.demos.users import Story, Wish, open_loop
 from millgate.engine.profile import find_profile
 
 RETRIES = 2
@@ -187,7 +188,7 @@ class Replay:
         options = self._options
         engine = self._stage.start_engine(self._engine)
         setup = GateSetup(options.ttft_slo_s / options.time_scale, deadline_from="first_attempt")
-        door = self._stage.start_gate(engine, self._engine, setup) if gate else engine
+        door = start_gate(self._stage, engine, self._engine, setup) if gate else engine
         with self._show.progress(f"{'with' if gate else 'without'} the gate", self._part.requests) as advance:
             stories = asyncio.run(self._crowd(Endpoint(door.address), advance))
         result = score(
@@ -206,11 +207,11 @@ class Replay:
         options = self._options
         patience_s = options.ttft_slo_s / options.time_scale
         grace_s = patience_s * (RETRIES + 1) + LONGEST_ANSWER_S / options.time_scale
+        manners = UserManners(patience_s, refreshes=RETRIES, returns=RETRIES)
         return await open_loop(
-            endpoint,
             replayed(options),
-            UserManners(patience_s, refreshes=RETRIES, returns=RETRIES),
             self._encode,
+            lambda body: PatientUser(endpoint, manners).live(body),
             on_story=lambda _: advance(),
             grace_s=grace_s,
         )

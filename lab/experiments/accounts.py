@@ -6,6 +6,7 @@ Recorders judge requests and keep sums; where lanes or tenants are compared, wha
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from lab.books import unread_books
 from millgate.core.decisions import Decision, Ended, Yield
 from millgate.core.events import Arrived, Event
 from millgate.core.words import Outcome
@@ -15,7 +16,6 @@ from millgate.sim.fleet import SimulatedFleet
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 
@@ -93,7 +93,7 @@ def let_come(
 ) -> list[SimulatedAccount]:
     """Let several crowds come to one gate, and return what became of all that was over by `until_s`."""
     loop, core = Loop(), Accounts(build_governor(fleet.settings, 0.0))
-    world = World(core, loop, Books())
+    world = World(core, loop, unread_books())
     fleet.populate(world, streams)
     world.start_watch()
     for number, (manners, coming) in enumerate(crowds):

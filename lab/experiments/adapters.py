@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from lab.engines.adapted import populate
 from lab.knobs import with_knobs
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
@@ -39,7 +40,7 @@ class AdapterScene:
 
 def _fleet(scene: AdapterScene, names: tuple[str, ...], *, told: bool) -> SimulatedFleet:
     lane = LaneSettings("lane", ttft_slo_s=2.0)
-    fleet = replace(uniform_fleet(find_profile(scene.profile), scene.engines, [lane]), max_loras=scene.slots)
+    fleet = uniform_fleet(find_profile(scene.profile), scene.engines, [lane])
     if not told:
         return fleet
     engines = tuple(
@@ -63,7 +64,7 @@ def play(scene: AdapterScene, count: int, seed: int, *, told: bool) -> Metrics:
     fleet = _fleet(scene, names, told=told)
     recorder = Recorder(fleet.settings.lanes)
     world = World(POLICIES["gate"](fleet.settings), loop, recorder)
-    fleet.populate(world, streams)
+    populate(world, fleet, scene.slots)
     OpenLoop(world, Crowd(world, Manners(constant(_PATIENCE_S)), streams), _asked(scene, names, streams))
     loop.run(scene.until_s + _PATIENCE_S)
     summary = world.summary(recorder)

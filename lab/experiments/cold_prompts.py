@@ -25,8 +25,7 @@ from millgate.sim.laws import constant, uniform
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Recorder
-from millgate.sim.sketch import ResultSketch
+from millgate.sim.records import Recorder, ResultSketch
 from millgate.sim.traces.synthetic import steady
 from millgate.sim.visit import Visit
 from millgate.sim.world import World

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from lab.books import unread_books
 from lab.closed_loop import ClosedLoop
 from lab.experiments.accounts import Accounts, SimulatedAccount
 from millgate.config.lanes import DEFAULT_LANES
@@ -24,7 +25,6 @@ from millgate.sim.jobs import Job
 from millgate.sim.laws import Law, exponential, lognormal
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 from millgate.wiring.settings import build_settings
@@ -70,7 +70,7 @@ def play(scene: Scene, seed: int) -> Metrics:
     loop, streams = Loop(), Streams(seed)
     fleet = _fleet(scene)
     core = Accounts(build_governor(fleet.settings, 0.0))
-    world = World(core, loop, Books())
+    world = World(core, loop, unread_books())
     fleet.populate(world, streams)
     world.start_watch()
     long_prompt = lognormal(float(scene.prompt_tokens), 0.05)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import tee
 
+from lab.books import unread_books
 from lab.engines.plain import PacedStation
 from lab.knobs import with_knobs
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
@@ -32,7 +33,6 @@ from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
 from millgate.sim.world import World
 from millgate.wiring.chosen import PREFILL_TOKENS
@@ -255,7 +255,7 @@ def attend(case: Case, coming: Iterator[Job], streams: Streams) -> PromiseAccoun
     loop = Loop()
     governor = build_governor(Settings((_lane(case),), (_settings(case),)), 0.0)
     witness = PromiseAccounting(governor, case)
-    world = World(witness, loop, Books())
+    world = World(witness, loop, unread_books())
     world.add_station(_station(case, world))
     world.start_watch()
     every_job, absent = tee(enumerate(coming))

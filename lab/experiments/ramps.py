@@ -16,6 +16,7 @@ from statistics import fmean
 
 import numpy as np
 
+from lab.books import unread_books
 from lab.bounds.detection import Climb, best_delays_s, counted
 from lab.changing_rates import changing
 from lab.experiments.accounts import Accounts, SimulatedAccount
@@ -30,7 +31,6 @@ from millgate.sim.experiments.contract import Arm, Experiment, Measured, SeriesP
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.loop import WATCHES, Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
@@ -165,7 +165,7 @@ def _watch(
     fleet = SimulatedFleet(replace(plain.settings, observe=True), plain.profiles)
     governor = build_governor(fleet.settings, 0.0)
     loop, core, streams = Loop(), Accounts(governor), Streams(seed)
-    world = World(core, loop, Books())
+    world = World(core, loop, unread_books())
     fleet.populate(world, streams)
     world.start_watch()
     arrivals = jobs(times(streams), _LENGTHS, streams, until_s=until_s)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.agents.session_users import Agents
+from lab.books import unread_books
 from lab.bounds.shared_cache import SharedCache
 from lab.truths import formulas
 from lab.truths.rows import SHARE_TOLERANCE, ValidationRow
@@ -27,7 +28,6 @@ from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Draws, Streams
-from millgate.sim.records import Books
 from millgate.sim.traces.sessions import AgentSession, SessionTurn
 from millgate.sim.world import World
 
@@ -177,7 +177,7 @@ def _play(cycle: _Cycle, share: float) -> tuple[float, float]:
     """Return turns a second and the share of contexts found, over whole cycles after the first two."""
     fleet = replace(uniform_fleet(cycle.profile(), 1, [LaneSettings("truth")]), prefix_caching=True)
     loop, streams = Loop(), Streams(1)
-    world = World(POLICIES["no gate"](fleet.settings), loop, Books())
+    world = World(POLICIES["no gate"](fleet.settings), loop, unread_books())
     fleet.populate(world, streams)
     agents = Agents(
         world,

@@ -13,20 +13,20 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from lab.books import unread_books
 from lab.closed_loop import ClosedLoop
 from lab.engines.plain import DelayStation, SharedStation
+from lab.engines.refusing import Refusing
 from millgate.core.decisions import Admit
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import DeadlineFrom, Outcome
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Never, RetryBehaviour
 from millgate.sim.engines.contract import Station
-from millgate.sim.engines.troubles import Refusing
 from millgate.sim.jobs import Job
 from millgate.sim.laws import Law, exponential
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.traces.synthetic import steady
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
@@ -158,7 +158,7 @@ def observe(queue: TruthQueue, seed: int, arrivals: int) -> Tally:
     loop = Loop()
     tally = Tally(arrivals)
     watcher = _Watcher(queue, tally)
-    world = World(build_governor(_wide_open(queue), 0.0), loop, Books(), remembers=False)
+    world = World(build_governor(_wide_open(queue), 0.0), loop, unread_books(), remembers=False)
     for number in range(queue.engines):
         world.add_station(_station(queue, number, world, streams, watcher))
     crowd = Crowd(world, Manners(queue.patience, queue.retry_behaviour), streams)

@@ -7,8 +7,7 @@ import pytest
 
 from millgate.client.answers import Meaning, backoff_s, judge, read_hint_s
 from millgate.client.pacing import Cost, Limits, RequestPacing
-from millgate.client.session import HostSession, HostSettings, Turn
-from millgate.client.window import CallRetryBudget, CallWindow
+from millgate.client.session import CallRetryBudget, CallWindow, HostSession, HostSettings, Turn
 
 
 @pytest.mark.parametrize(

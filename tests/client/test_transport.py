@@ -234,7 +234,7 @@ def test_a_cancelled_call_leaves_the_line_and_the_flight(library: Any) -> None:
         async with module.AsyncClient(transport=transport, base_url=url) as client:
             first, second = (asyncio.create_task(client.post("/", content=b"x")) for _ in range(2))
             await asyncio.sleep(0.1)
-            session = transport._calls.sessions.of(module.URL(url))
+            session = transport.sessions.of(module.URL(url))
             assert (session.window.inflight, session.waiting) == (1, 1)
             second.cancel()
             await asyncio.wait((second,))
@@ -255,7 +255,7 @@ def test_a_stream_is_in_flight_until_it_is_closed(library: Any) -> None:
 
     with FakeUpstream(script) as engine, library.client() as http_client:
         client = openai.OpenAI(base_url=engine.url + "/v1", api_key="k", http_client=http_client)
-        session = http_client._transport._calls.sessions.of(http_client._merge_url(engine.url))
+        session = http_client._transport.sessions.of(http_client._merge_url(engine.url))
         stream = client.chat.completions.create(model="m", messages=HELLO, stream=True)
         assert session.window.inflight == 1
         assert next(chunk.choices[0].delta.content for chunk in stream if chunk.choices) == "a"
@@ -306,7 +306,7 @@ def test_known_rates_are_kept_at_home(library: Any) -> None:
     """600 a minute is ten a second beyond the first minute's worth; twelve calls against a bucket of ten wait."""
     settings = HostSettings(limits=Limits(rpm=600, otpm=256 * 600))
     with FakeUpstream(script_of(GOOD)) as engine, library.client(settings) as http_client:
-        session = http_client._transport._calls.sessions.of(http_client._merge_url(engine.url))
+        session = http_client._transport.sessions.of(http_client._merge_url(engine.url))
         for bucket in session._pace._buckets.values():
             bucket._capacity /= 60
             bucket._level /= 60

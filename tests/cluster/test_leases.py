@@ -24,7 +24,7 @@ from millgate.cluster.leases import (
     RenewalState,
     Shared,
 )
-from millgate.cluster.memory import MemoryStore
+from millgate.cluster.ledger import MemoryStore
 
 STREAMS, RATE = share_key(Kind.STREAMS, "gpu"), share_key(Kind.RATE, "acme", "rpm")
 DEFAULT = LeaseSettings()

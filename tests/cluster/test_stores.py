@@ -19,7 +19,7 @@ from millgate.cluster.contract import (
     Store,
     share_key,
 )
-from millgate.cluster.memory import MemoryStore
+from millgate.cluster.ledger import MemoryStore
 from millgate.cluster.redis_store import RedisStore
 from millgate.cluster.socket_store import SocketStore, StoreServer
 

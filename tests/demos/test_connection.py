@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress, hint_seconds
+from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
@@ -196,17 +196,3 @@ def test_what_is_not_http_is_no_answer() -> None:
     (answer,) = _with_server(serve, _asked())
 
     assert answer.status == 0
-
-
-@pytest.mark.parametrize(
-    ("headers", "expected"),
-    [
-        ({}, None),
-        ({b"retry-after": b"2"}, 2.0),
-        ({b"retry-after": b"2", b"retry-after-ms": b"1500"}, 1.5),
-        ({b"retry-after-ms": b"soon", b"retry-after": b"1"}, 1.0),
-        ({b"retry-after": b"0"}, None),
-    ],
-)
-def test_hints_are_read_as_the_sdks_read_them(headers: dict[bytes, bytes], expected: float | None) -> None:
-    assert hint_seconds(headers) == expected

@@ -3,8 +3,7 @@
 import pytest
 
 from millgate.demos.connection import GateAddress
-from millgate.demos.haproxy import find_haproxy, haproxy_config
-from millgate.demos.stage import DemoStage, EngineSetup, fetch
+from millgate.demos.stage import DemoStage, EngineSetup, fetch, find_haproxy, haproxy_config
 
 
 def test_cap_queue_and_socket_are_in_the_configuration() -> None:

@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 from lab.demos.closed_loop import closed_wishes
 
-from millgate.demos.crowd import Wish
 from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
+from millgate.demos.users import Wish
 from millgate.servers.emulator.requests import RequestReader, Surface
 
 MIX = Mix()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from millgate.demos.crowd import Story, UserEnding
 from millgate.demos.scores import EngineCounts, is_good, quantile, score, share, tally
+from millgate.demos.users import Story, UserEnding
 
 WHOLE_SOON = Story(UserEnding.WHOLE, attempts=1, first_token_s=1.0, total_s=3.0, prompt_tokens=100)
 WHOLE_LATE = Story(UserEnding.WHOLE, attempts=3, refreshes=2, first_token_s=4.0, total_s=5.0, late_s=0.25)

@@ -7,7 +7,7 @@ import pytest
 
 from engine.test_prefix_cache import limits, steady
 from millgate.engine.batching import Batch
-from millgate.engine.sequences import EngineSequence, EventKind
+from millgate.engine.sequences import EngineSequence, EventKind, SequenceProgress
 
 
 def test_a_pinned_sequence_keeps_its_blocks_until_it_is_let_go() -> None:
@@ -96,6 +96,11 @@ def test_a_preempted_one_is_computed_here() -> None:
     assert (numbers.finished, numbers.kv_used_blocks) == (2, 0)
 
 
+def _cached(progress: SequenceProgress, step: int) -> int:
+    """Return the tokens in the KV cache when so many steps are over."""
+    return progress.cached_tokens + (step - progress.joined_step if progress.phase >= 0 else 0)
+
+
 def counted(batch: Batch) -> int:
     """Count the blocks in use one by one: each sequence's own, and each named unit once."""
     scheduler = batch._scheduler
@@ -108,7 +113,7 @@ def counted(batch: Batch) -> int:
     blocks = len(cache._users) * cache.unit_blocks
     for progress in live:
         sequence_id = progress.sequence.sequence_id
-        tokens = progress.cached_by(scheduler.steps) + planned.get(sequence_id, 0)
+        tokens = _cached(progress, scheduler.steps) + planned.get(sequence_id, 0)
         blocks += memory.blocks_for(tokens) - len(cache._held[sequence_id]) * cache.unit_blocks
     return blocks
 

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from millgate.engine.kv_blocks import KvBlocks
+from millgate.engine.kv_memory import KvBlocks
 
 QUEUED = st.lists(st.integers(1, 200), max_size=12)
 

@@ -10,7 +10,7 @@ import pytest
 from core.governor.asking import ask, gate_of
 from millgate.cluster.contract import StoreUnavailableError
 from millgate.cluster.leases import FailurePolicy, Leased, LeaseRenewer, LeaseSettings, Shared
-from millgate.cluster.memory import MemoryStore
+from millgate.cluster.ledger import MemoryStore
 from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Finished, FirstToken, LeaseGranted, Released
 from millgate.core.governor.tenant_streams import MOST_LEASED

@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import given, strategies as st
 
-from millgate.sim.sketch import RELATIVE_ERROR, ResultSketch
+from millgate.sim.records import RELATIVE_ERROR, ResultSketch
 
 
 @given(st.lists(st.floats(1e-5, 1e6), min_size=1, max_size=200), st.floats(0.0, 1.0))

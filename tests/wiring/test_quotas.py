@@ -3,7 +3,7 @@
 from millgate.config.quotas import AccountConfig, QuotaConfig
 from millgate.core.settings import QuotaLimit, QuotaRule
 from millgate.core.words import OutputCharge, QuotaKind
-from millgate.wiring.quotas import account_settings, quota_rules
+from millgate.wiring.settings import account_settings, quota_rules
 
 
 def test_each_limit_of_a_quota_is_a_rule_of_its_own() -> None:

@@ -13,7 +13,7 @@ from millgate.cli.exits import CommandError, ExitCode, address_error
 from millgate.cli.opening import log_error
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.discovered import names_of, twins_of, with_adapters, with_addresses
-from millgate.config.extproc import ExtprocConfig
+from millgate.config.doors import ExtprocConfig
 from millgate.config.load import FileStamp, Loaded, stamp_of
 from millgate.config.problems import ConfigError, Problem, SettingPath
 from millgate.config.schema import Config, EngineConfig, LimitsConfig, ListenConfig
@@ -49,10 +49,9 @@ from millgate.runtime.gauges import Gauges
 from millgate.servers.extproc.settings import ExtprocSettings
 from millgate.servers.http import CoalescingSettings, CrossOrigin, DoorSettings
 from millgate.servers.line import LineSettings
-from millgate.wiring.adapters import with_lacking
 from millgate.wiring.chosen import EngineFacts
 from millgate.wiring.governor import build_governor
-from millgate.wiring.settings import LINE_LANE, Built, build_settings
+from millgate.wiring.settings import LINE_LANE, Built, build_settings, with_lacking
 
 if TYPE_CHECKING:
     from ssl import SSLContext

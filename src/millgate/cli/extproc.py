@@ -88,7 +88,7 @@ def envoy_config(
     import yaml
 
     from millgate.cli.output import print_line
-    from millgate.config.extproc import ExtprocConfig
+    from millgate.config.doors import ExtprocConfig
     from millgate.servers.extproc.envoy_config import EnvoyAddresses, bootstrap
     from millgate.wiring.settings import build_settings
 

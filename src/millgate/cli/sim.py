@@ -180,8 +180,7 @@ def replay(
     from millgate.sim.policies import POLICIES
     from millgate.sim.randomness import Streams
     from millgate.sim.replay import replay as replayed
-    from millgate.sim.traces import shaping
-    from millgate.sim.traces.sources import open_trace
+    from millgate.sim.traces import sources
     from millgate.wiring.chosen import PREFILL_TOKENS
 
     if policy not in POLICIES:
@@ -195,9 +194,9 @@ def replay(
     try:
         if requests is None and not Path(trace).is_file():
             requests = _SPEC_REQUESTS
-        jobs = shaping.faster(open_trace(trace, Streams(seed), rate, inf), faster)
+        jobs = sources.faster(sources.open_trace(trace, Streams(seed), rate, inf), faster)
         began, began_cpu = perf_counter(), process_time()
-        result = replayed(jobs if requests is None else shaping.first(jobs, requests), fleet, policy)
+        result = replayed(jobs if requests is None else sources.first(jobs, requests), fleet, policy)
     except ValueError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     wall_s, cpu_s = perf_counter() - began, process_time() - began_cpu
@@ -264,8 +263,7 @@ def bound(
     """Say what share of a load could be good at most, and what surely can."""
     from millgate.sim.bounds.bound import bound as bound_of
     from millgate.sim.randomness import Streams
-    from millgate.sim.traces.shaping import faster as sped_up
-    from millgate.sim.traces.sources import open_trace
+    from millgate.sim.traces.sources import faster as sped_up, open_trace
 
     slo_s, lasts_s, chosen = seconds("--slo", slo), seconds("--lasts", lasts), engine_profile(profile)
     try:

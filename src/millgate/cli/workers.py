@@ -9,7 +9,7 @@ from millgate.cli.compose import gateway_settings, opening_error
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.opening import log_error
 from millgate.cli.settings import Given
-from millgate.cluster.memory import MemoryStore
+from millgate.cluster.ledger import MemoryStore
 from millgate.config.load import Loaded
 from millgate.config.overrides import Override
 from millgate.config.problems import ConfigError

@@ -7,72 +7,33 @@ from typing import Any, Final
 
 import httpx2
 
-from millgate.client.over_httpx import (
-    CONNECT_WITHIN_S,
-    MOST_CONNECTIONS,
-    MOST_KEPT_CONNECTIONS,
-    TIMEOUT_S,
-    AsyncWatchedStream,
-    GateCalls,
-    HttpxFamily,
-    WatchedStream,
-)
 from millgate.client.session import HostSettings
+from millgate.client.transport import LIMITS, TIMEOUT_S, AsyncCalls, SyncCalls, WatchedStream
 
-_LIMITS: Final = httpx2.Limits(
-    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
-)
-_TIMEOUT: Final = httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
+_LIMITS: Final = httpx2.Limits(**LIMITS)
+_TIMEOUT: Final = httpx2.Timeout(**TIMEOUT_S)
 
 
-class _Stream(WatchedStream, httpx2.SyncByteStream):
+class _Stream(WatchedStream, httpx2.SyncByteStream, httpx2.AsyncByteStream):
     pass
 
 
-class _AsyncStream(AsyncWatchedStream, httpx2.AsyncByteStream):
-    pass
-
-
-_FAMILY: Final = HttpxFamily(httpx2.Response, httpx2.RequestNotRead, _Stream, _AsyncStream)
-
-
-class Httpx2GateTransport(httpx2.BaseTransport):
+class Httpx2GateTransport(SyncCalls, httpx2.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
     def __init__(
         self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        self._inner = inner or httpx2.HTTPTransport(limits=_LIMITS)
-        self._calls = GateCalls(_FAMILY, settings)
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one call and return its last answer."""
-        response: httpx2.Response = self._calls.answer(request, self._inner.handle_request)
-        return response
-
-    def close(self) -> None:
-        """Close the wrapped transport."""
-        self._inner.close()
+        super().__init__(httpx2, _Stream, inner or httpx2.HTTPTransport(limits=_LIMITS), settings)
 
 
-class AsyncHttpx2GateTransport(httpx2.AsyncBaseTransport):
+class AsyncHttpx2GateTransport(AsyncCalls, httpx2.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        self._inner = inner or httpx2.AsyncHTTPTransport(limits=_LIMITS)
-        self._calls = GateCalls(_FAMILY, settings)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one call and return its last answer."""
-        send = self._inner.handle_async_request
-        response: httpx2.Response = await self._calls.answer_async(request, send)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the wrapped transport."""
-        await self._inner.aclose()
+        super().__init__(httpx2, _Stream, inner or httpx2.AsyncHTTPTransport(limits=_LIMITS), settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:

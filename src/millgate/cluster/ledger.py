@@ -22,6 +22,7 @@ A store may lose its state. A ledger that starts empty, or hears of an epoch or 
 at most what it holds for the time of one lease. After that every lease that it does not know has ended.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from millgate.cluster.contract import (
@@ -187,3 +188,26 @@ class LeaseLedger:
 
 def _claim(holding: Holding) -> Claim:
     return Claim(holding.floor, holding.wanted, holding.used, holding.waits_s)
+
+
+class MemoryStore:
+    """Keeps leases in memory; `clock` gives monotonic seconds.
+
+    `may_have_lost` says that replicas may hold leases of an earlier store, whose process ended: then for one lease each gets at most
+    what it holds.
+    """
+
+    def __init__(self, clock: Callable[[], float], *, may_have_lost: bool = False) -> None:
+        self._clock = clock
+        self._ledger = LeaseLedger(may_have_lost=may_have_lost)
+
+    async def renew(self, renewal: Renewal) -> Granted:
+        """Renew this replica's leases; StoreUnavailableError when they cannot be, FencedError when they have ended."""
+        return self._ledger.renew(renewal, self._clock())
+
+    async def leave(self, replica: str, epoch: int) -> None:
+        """Give back everything that this replica does not use; of an epoch that has ended, nothing."""
+        self._ledger.leave(replica, epoch)
+
+    async def close(self) -> None:
+        """End nothing: there is no connection."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from redis import exceptions as redis_errors
 
-from millgate.cluster.breaker import StoreBreaker
 from millgate.cluster.connect import RedisClient
 from millgate.cluster.contract import (
     FencedError,
@@ -29,6 +28,8 @@ TIMEOUT_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 0.5
 """A first connection may take so long: it looks up names, asks Sentinels, and shakes hands for TLS."""
 PROBE_PAUSE_S: Final = 0.5
+FAILURES_TO_OPEN: Final = 3
+"""One lost call of ten (row 53 of the faults) opens a breaker of three once in a thousand calls."""
 # The first whose type the error has; the texts name what to look at, and never what was sent.
 _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (redis_errors.ReadOnlyError, "Redis is a read-only replica: name the primary, or use Sentinel"),
@@ -134,6 +135,44 @@ class RedisStore:
         except redis_errors.NoScriptError:
             found = await self._client.eval(self._script, 1, self._key, *arguments)
         return found
+
+
+class StoreBreaker:
+    """Asks a store that does not answer once in a while, not at every renewal.
+
+    It opens after three failures in a row; then one call in `pause_s` may pass, until one succeeds. `clock` gives monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float], pause_s: float) -> None:
+        self._clock = clock
+        self._pause_s = pause_s
+        self._failures = 0
+        self._next_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are held back."""
+        return self._failures >= FAILURES_TO_OPEN
+
+    def allows(self) -> bool:
+        """Return whether a call may be made now; an open breaker allows one, and the next a pause later."""
+        if not self.is_open:
+            return True
+        now = self._clock()
+        if now < self._next_at:
+            return False
+        self._next_at = now + self._pause_s
+        return True
+
+    def succeeded(self) -> None:
+        """Close it."""
+        self._failures = 0
+
+    def failed(self) -> None:
+        """Count a failure; the third in a row opens it."""
+        self._failures += 1
+        if self._failures == FAILURES_TO_OPEN:
+            self._next_at = self._clock() + self._pause_s
 
 
 async def _within(timeout_s: float, work: Coroutine[Any, Any, list[Any]]) -> list[Any]:

@@ -5,8 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from millgate.config.section import Section
-from millgate.config.values import Count, FilePath, KeyHash, Moment, Name, Number
+from millgate.config.values import Count, FilePath, KeyHash, Moment, Name, Number, Section
 
 MAX_KEYS = 1000
 _SHOWN_DIGITS = 8

@@ -5,9 +5,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
-from millgate.config.section import Section
 from millgate.config.units import format_duration
-from millgate.config.values import Duration, FilePath, Name, VariableName
+from millgate.config.values import Duration, FilePath, Name, Section, VariableName
 
 STORE_SCHEMES = (
     "redis",

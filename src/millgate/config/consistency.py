@@ -50,110 +50,114 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         raise ConfigError(*(Problem(_place(path, places), path, message) for path, message in found))
 
 
-def read_admin_token(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
-) -> SecretStr | None:
-    """Return the admin token, None without one; ConfigError where the address needs one."""
-    token = environ.get(config.admin.token_env, "")
-    if not token and not is_loopback(config.admin.host):
-        raise _error(places, ("admin", "host"), _exposed(config.admin.host, config.admin.token_env))
-    if token and len(token) < _SHORTEST_ADMIN_TOKEN:
-        message = f"the token in {config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
-        raise _error(places, ("admin", "token_env"), message)
-    return SecretStr(token) if token else None
+class SecretsReader:
+    """Reads what the configuration names of the environment; ConfigError says what is missing or wrong, and repeats none of it."""
 
+    def __init__(
+        self, config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
+    ) -> None:
+        self._config = config
+        self._environ = environ
+        self._places = places
 
-def read_line_token(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
-) -> SecretStr | None:
-    """Return the token of the line door, None without one; ConfigError where the address needs one."""
-    line = config.line
-    if line is None:
-        return None
-    token = environ.get(line.token_env, "")
-    if not token and not line.insecure and not is_loopback(line.host):
-        raise _error(places, ("line", "host"), _exposed(line.host, line.token_env))
-    return SecretStr(token) if token else None
+    def admin_token(self) -> SecretStr | None:
+        """Return the admin token, None without one; ConfigError where the address needs one."""
+        token = self._environ.get(self._config.admin.token_env, "")
+        if not token and not is_loopback(self._config.admin.host):
+            raise self._error(
+                ("admin", "host"), _exposed(self._config.admin.host, self._config.admin.token_env)
+            )
+        if token and len(token) < _SHORTEST_ADMIN_TOKEN:
+            message = f"the token in {self._config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
+            raise self._error(("admin", "token_env"), message)
+        return SecretStr(token) if token else None
 
+    def line_token(self) -> SecretStr | None:
+        """Return the token of the line door, None without one; ConfigError where the address needs one."""
+        line = self._config.line
+        if line is None:
+            return None
+        token = self._environ.get(line.token_env, "")
+        if not token and not line.insecure and not is_loopback(line.host):
+            raise self._error(("line", "host"), _exposed(line.host, line.token_env))
+        return SecretStr(token) if token else None
 
-def read_ticket_secret(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
-) -> SecretStr | None:
-    """Return the key of tickets in hexadecimal, None where none is named; ConfigError for one that is no key."""
-    name = config.retries.ticket_key_env
-    if name is None:
-        return None
-    value = environ.get(name, "")
-    if not _TICKET_KEY.fullmatch(value):
-        message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
-        raise _error(places, ("retries", "ticket_key_env"), message)
-    return SecretStr(value)
+    def ticket_secret(self) -> SecretStr | None:
+        """Return the key of tickets in hexadecimal, None where none is named; ConfigError for one that is no key."""
+        name = self._config.retries.ticket_key_env
+        if name is None:
+            return None
+        value = self._environ.get(name, "")
+        if not _TICKET_KEY.fullmatch(value):
+            message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
+            raise self._error(("retries", "ticket_key_env"), message)
+        return SecretStr(value)
 
+    def store(self) -> StoreSecrets | None:
+        """Return the address of the cluster's store and its password, None without a cluster; ConfigError for a cluster that is not whole."""
+        cluster = self._config.cluster
+        if cluster is None:
+            return None
+        problems: list[Problem] = []
+        url = cluster.store or self._environ.get(cluster.store_env, "")
+        try:
+            check_store(url)
+        except ValueError as error:
+            message = f"is not set, and the environment variable {cluster.store_env} {error}"
+            problems.append(Problem(_place(("cluster",), self._places), ("cluster", "store"), message))
+        if self._config.retries.ticket_key_env is None:
+            message = (
+                "replicas of a cluster need one key for their tickets: name an environment variable here that holds "
+                "64 hexadecimal digits, the same at every replica, as `openssl rand -hex 32` prints them"
+            )
+            problems.append(
+                Problem(_place(("cluster",), self._places), ("retries", "ticket_key_env"), message)
+            )
+        if problems:
+            raise ConfigError(*problems)
+        password = self._environ.get(cluster.password_env, "")
+        return StoreSecrets(SecretStr(url), SecretStr(password) if password else None)
 
-def read_store(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
-) -> StoreSecrets | None:
-    """Return the address of the cluster's store and its password, None without a cluster; ConfigError for a cluster that is not whole."""
-    cluster = config.cluster
-    if cluster is None:
-        return None
-    problems: list[Problem] = []
-    url = cluster.store or environ.get(cluster.store_env, "")
-    try:
-        check_store(url)
-    except ValueError as error:
-        message = f"is not set, and the environment variable {cluster.store_env} {error}"
-        problems.append(Problem(_place(("cluster",), places), ("cluster", "store"), message))
-    if config.retries.ticket_key_env is None:
-        message = (
-            "replicas of a cluster need one key for their tickets: name an environment variable here that holds "
-            "64 hexadecimal digits, the same at every replica, as `openssl rand -hex 32` prints them"
+    def trace_headers(self) -> dict[str, SecretStr]:
+        """Return the headers for the collector of traces; ConfigError for text that is no list of headers, without repeating it."""
+        value = (
+            self._environ.get(self._config.tracing.headers_env, "")
+            if self._config.tracing is not None
+            else ""
         )
-        problems.append(Problem(_place(("cluster",), places), ("retries", "ticket_key_env"), message))
-    if problems:
-        raise ConfigError(*problems)
-    password = environ.get(cluster.password_env, "")
-    return StoreSecrets(SecretStr(url), SecretStr(password) if password else None)
+        headers = {}
+        for item in filter(None, value.split(",")):
+            name, is_pair, text = item.partition("=")
+            name, text = name.strip().lower(), unquote(text.strip())
+            if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
+                assert self._config.tracing is not None
+                message = f"the environment variable {self._config.tracing.headers_env} must hold name=value,name=value for headers"
+                raise self._error(("tracing", "headers_env"), message)
+            headers[name] = SecretStr(text)
+        return headers
 
+    def engine_keys(self) -> dict[str, SecretStr]:
+        """Return the engines' credentials by engine; ConfigError for one that is not there or cannot be a header."""
+        keys, problems = {}, []
+        for index, engine in enumerate(self._config.engines):
+            if engine.api_key_env is None:
+                continue
+            path: SettingPath = ("engines", index, "api_key_env")
+            value = self._environ.get(engine.api_key_env, "")
+            if not value:
+                message = f"the environment variable {engine.api_key_env} is not set"
+                problems.append(Problem(_place(path, self._places), path, message))
+            elif not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SECRET):
+                message = f"the environment variable {engine.api_key_env} holds what cannot stand in a header"
+                problems.append(Problem(_place(path, self._places), path, message))
+            else:
+                keys[engine.name] = SecretStr(value.strip())
+        if problems:
+            raise ConfigError(*problems)
+        return keys
 
-def read_trace_headers(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
-) -> dict[str, SecretStr]:
-    """Return the headers for the collector of traces; ConfigError for text that is no list of headers, without repeating it."""
-    value = environ.get(config.tracing.headers_env, "") if config.tracing is not None else ""
-    headers = {}
-    for item in filter(None, value.split(",")):
-        name, is_pair, text = item.partition("=")
-        name, text = name.strip().lower(), unquote(text.strip())
-        if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
-            assert config.tracing is not None
-            message = f"the environment variable {config.tracing.headers_env} must hold name=value,name=value for headers"
-            raise _error(places, ("tracing", "headers_env"), message)
-        headers[name] = SecretStr(text)
-    return headers
-
-
-def read_engine_keys(
-    config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
-) -> dict[str, SecretStr]:
-    """Return the engines' credentials by engine; ConfigError for one that is not there or cannot be a header."""
-    keys, problems = {}, []
-    for index, engine in enumerate(config.engines):
-        if engine.api_key_env is None:
-            continue
-        path: SettingPath = ("engines", index, "api_key_env")
-        value = environ.get(engine.api_key_env, "")
-        if not value:
-            message = f"the environment variable {engine.api_key_env} is not set"
-            problems.append(Problem(_place(path, places), path, message))
-        elif not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SECRET):
-            message = f"the environment variable {engine.api_key_env} holds what cannot stand in a header"
-            problems.append(Problem(_place(path, places), path, message))
-        else:
-            keys[engine.name] = SecretStr(value.strip())
-    if problems:
-        raise ConfigError(*problems)
-    return keys
+    def _error(self, path: SettingPath, message: str) -> ConfigError:
+        return ConfigError(Problem(_place(path, self._places), path, message))
 
 
 def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:
@@ -330,10 +334,6 @@ def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:
 
 def _exposed(host: str, token_env: str) -> str:
     return f"{host} can be reached from outside: put a token into the environment variable {token_env}"
-
-
-def _error(places: Mapping[SettingPath, ValueOrigin], path: SettingPath, message: str) -> ConfigError:
-    return ConfigError(Problem(_place(path, places), path, message))
 
 
 def _place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:

@@ -5,8 +5,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from millgate.config.objectives import Objective, TpotObjective, TtftObjective
-from millgate.config.section import Section
-from millgate.config.values import Count, Duration, Name, Number, RequestPath, Size
+from millgate.config.values import Count, Duration, Name, Number, RequestPath, Section, Size
 
 MAX_LANES = 32
 HOUR_S = 3600.0

@@ -5,8 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from millgate.config.objectives import TpotObjective
-from millgate.config.section import Section
-from millgate.config.values import Count
+from millgate.config.values import Count, Section
 
 
 class LimitConfig(Section):

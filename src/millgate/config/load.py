@@ -9,16 +9,7 @@ from pydantic import SecretStr, ValidationError
 
 from millgate.config import overrides
 from millgate.config.blame import explain
-from millgate.config.consistency import (
-    StoreSecrets,
-    check_whole,
-    read_admin_token,
-    read_engine_keys,
-    read_line_token,
-    read_store,
-    read_ticket_secret,
-    read_trace_headers,
-)
+from millgate.config.consistency import SecretsReader, StoreSecrets, check_whole
 from millgate.config.document import MAX_BYTES, Document, read_document, read_engines
 from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.overrides import Override
@@ -121,14 +112,17 @@ def validated(document: Document, environ: Mapping[str, str] | None = None) -> L
     except ValidationError as error:
         raise ConfigError(*explain(error, places)) from None
     check_whole(config, places)
-    secrets = environ or {}
-    admin_token = read_admin_token(config, secrets, places)
-    engine_keys = read_engine_keys(config, secrets, places)
-    line_token = read_line_token(config, secrets, places)
-    ticket_secret = read_ticket_secret(config, secrets, places)
-    store = read_store(config, secrets, places)
-    trace_headers = read_trace_headers(config, secrets, places)
-    return Loaded(config, places, admin_token, engine_keys, line_token, ticket_secret, store, trace_headers)
+    secrets = SecretsReader(config, environ or {}, places)
+    return Loaded(
+        config,
+        places,
+        secrets.admin_token(),
+        secrets.engine_keys(),
+        secrets.line_token(),
+        secrets.ticket_secret(),
+        secrets.store(),
+        secrets.trace_headers(),
+    )
 
 
 def _with_engines(document: Document, file: str) -> tuple[Document, FileStamp]:

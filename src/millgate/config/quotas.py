@@ -4,8 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from millgate.config.section import Section
-from millgate.config.values import Count, Duration, Name
+from millgate.config.values import Count, Duration, Name, Section
 
 MAX_QUOTAS = 10_000
 _DAY_S = 86400.0

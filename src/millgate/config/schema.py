@@ -12,17 +12,17 @@ from pydantic import Field, model_validator
 
 from millgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConfig
 from millgate.config.cluster import ClusterConfig
-from millgate.config.discovery import DiscoveryConfig
-from millgate.config.extproc import ExtprocConfig
-from millgate.config.labels import LabelsConfig
+from millgate.config.doors import ExtprocConfig, LineConfig
 from millgate.config.lanes import DAY_S, DEFAULT_LANES, HOUR_S, MAX_LANES, LaneConfig
 from millgate.config.limiters import LimitConfig
-from millgate.config.line import LineConfig
-from millgate.config.observe import RecordsConfig
 from millgate.config.quotas import MAX_QUOTAS, AccountConfig, QuotaConfig
-from millgate.config.retries import RetriesConfig
-from millgate.config.section import Section
-from millgate.config.tracing import TracingConfig
+from millgate.config.sections import (
+    DiscoveryConfig,
+    LabelsConfig,
+    RecordsConfig,
+    RetriesConfig,
+    TracingConfig,
+)
 from millgate.config.values import (
     Count,
     Duration,
@@ -34,6 +34,7 @@ from millgate.config.values import (
     Origin,
     Port,
     RequestPath,
+    Section,
     Size,
     Url,
     VariableName,

@@ -1,4 +1,4 @@
-"""The kinds of value that settings have: what is read, what is refused, and what an editor may suggest."""
+"""What every part of the configuration is, and the kinds of value that settings have: what is read, what is refused, and what an editor may suggest."""
 
 import re
 from datetime import UTC, date, datetime, time
@@ -6,11 +6,17 @@ from ipaddress import ip_address, ip_network
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from millgate.config import units
 
 _NO_MOMENT = "must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
+
+
+class Section(BaseModel):
+    """Frozen data; a key that is not declared is an error, never ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def check_url(url: str) -> str:

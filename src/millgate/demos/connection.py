@@ -7,13 +7,13 @@ answer: status, hint, first token, and whether it ended whole.
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import NamedTuple
 
-HEAD_END = b"\r\n\r\n"
-LINE_END = b"\r\n"
-MAX_HEAD_BYTES = 64 * 1024
-MAX_CHUNK_BYTES = 4 * 1024 * 1024
+from httptools import HttpParserError, HttpResponseParser
+
+from millgate.client.answers import read_hint_s
+
 TAIL_BYTES = 4096
 """The end of a stream that is kept: the last events, its finish reason and [DONE] are well within it."""
 CONTENT = re.compile(rb'"content":\s*"[^"]')
@@ -38,22 +38,47 @@ class AttemptAnswer(NamedTuple):
     reason: str = ""
 
 
-class BrokenAnswerError(Exception):
-    """The peer's bytes are not an HTTP/1.1 answer that a demo can read."""
-
-
-@dataclass(slots=True)
 class _Reading:
-    """How far one answer has been read."""
+    """How far one answer has been read; its parser calls it. `on_token` is called at the first token."""
 
-    status: int = 0
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    headed: bool = False
-    chunked: bool = False
-    remaining: int = 0
-    tail: bytes = b""
-    ended: bool = False
-    first_token_at: float | None = None
+    def __init__(self, on_token: Callable[[], None]) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self.ended = False
+        self.keeps_alive = False
+        self.has_token = False
+        self._tail = b""
+        self._on_token = on_token
+        self._parser = HttpResponseParser(self)
+        self.feed = self._parser.feed_data
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a 200 that has ended as it should."""
+        ended_well = self.ended and self.status == 200 and DONE in self._tail
+        return ended_well and FINISHED.search(self._tail) is not None
+
+    # ---- what the parser calls
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header field."""
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """Keep the status."""
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, piece: bytes) -> None:
+        """Look for the first token, and keep the end."""
+        self._tail = (self._tail + piece)[-TAIL_BYTES:]
+        if not self.has_token and self.status == 200 and CONTENT.search(self._tail):
+            self.has_token = True
+            self._on_token()
+
+    def on_message_complete(self) -> None:
+        """Note the proper end; a second answer to one request is none of ours."""
+        self.keeps_alive = not self.ended and self._parser.should_keep_alive()
+        self.ended = True
 
 
 class AttemptConnection(asyncio.Protocol):
@@ -63,15 +88,16 @@ class AttemptConnection(asyncio.Protocol):
         self.reusable = False
         self._loop = loop
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
-        self._reading = _Reading()
+        self._reading = _Reading(self._stop_patience)
+        self._first_token_at: float | None = None
         self._waiter: asyncio.Future[AttemptAnswer] | None = None
         self._patience: asyncio.TimerHandle | None = None
 
     async def ask(self, request: bytes, patience_s: float) -> AttemptAnswer:
         """Send one request; hang up when no token has come within the patience. Never raises on bad answers."""
         assert self._transport is not None
-        self._reading = _Reading()
+        self._reading = _Reading(self._stop_patience)
+        self._first_token_at = None
         self._waiter = self._loop.create_future()
         self._patience = self._loop.call_later(patience_s, self._lose_patience)
         self._transport.write(request)
@@ -79,7 +105,10 @@ class AttemptConnection(asyncio.Protocol):
         try:
             return await self._waiter
         finally:
-            self._stop_waiting()
+            self._patience.cancel()
+            self._waiter = None
+            if not self.reusable:
+                self.close()
 
     def close(self) -> None:
         """Drop the connection at once: an answer under way is given up."""
@@ -103,74 +132,20 @@ class AttemptConnection(asyncio.Protocol):
         if self._waiter is None or self._waiter.done():
             self.close()
             return
-        self._buffer += data
         try:
-            self._read()
-        except (BrokenAnswerError, ValueError):
+            self._reading.feed(data)
+        except HttpParserError:
             self.close()
             self._answer()
-
-    def _read(self) -> None:
-        reading = self._reading
-        if not reading.headed and not self._read_head():
             return
-        if reading.chunked:
-            self._read_chunks()
-        else:
-            self._read_sized()
-        if reading.ended:
-            keep = reading.headers.get(b"connection", b"").lower() != b"close" and not self._buffer
-            self.reusable = keep
+        if self._reading.ended:
+            self.reusable = self._reading.keeps_alive
             self._answer()
 
-    def _read_head(self) -> bool:
-        end = self._buffer.find(HEAD_END)
-        if end < 0:
-            if len(self._buffer) > MAX_HEAD_BYTES:
-                raise BrokenAnswerError("no end of head")
-            return False
-        lines = bytes(self._buffer[:end]).split(LINE_END)
-        del self._buffer[: end + len(HEAD_END)]
-        reading = self._reading
-        reading.status = int(lines[0].split(b" ", 2)[1])
-        for line in lines[1:]:
-            name, _, value = line.partition(b":")
-            reading.headers[name.lower()] = value.strip()
-        reading.chunked = reading.headers.get(b"transfer-encoding", b"").lower() == b"chunked"
-        reading.remaining = int(reading.headers.get(b"content-length", b"0"))
-        reading.headed = True
-        return True
-
-    def _read_sized(self) -> None:
-        reading = self._reading
-        piece = bytes(self._buffer[: reading.remaining])
-        del self._buffer[: len(piece)]
-        reading.remaining -= len(piece)
-        self._feed(piece)
-        reading.ended = reading.remaining == 0
-
-    def _read_chunks(self) -> None:
-        buffer, at = self._buffer, 0
-        while (line_end := buffer.find(LINE_END, at)) >= 0:
-            size = int(buffer[at:line_end].split(b";", 1)[0], 16)
-            start = line_end + 2
-            if size > MAX_CHUNK_BYTES:
-                raise BrokenAnswerError("chunk too large")
-            if len(buffer) < start + size + 2:
-                break
-            at = start + size + 2
-            if size == 0:
-                self._reading.ended = True
-                break
-            self._feed(bytes(buffer[start : start + size]))
-        del buffer[:at]
-
-    def _feed(self, piece: bytes) -> None:
-        reading = self._reading
-        reading.tail = (reading.tail + piece)[-TAIL_BYTES:]
-        if reading.first_token_at is None and reading.status == 200 and CONTENT.search(reading.tail):
-            reading.first_token_at = self._loop.time()
-            self._stop_patience()
+    def _stop_patience(self) -> None:
+        self._first_token_at = self._loop.time()
+        if self._patience is not None:
+            self._patience.cancel()
 
     def _lose_patience(self) -> None:
         self._answer(hung_up=True)
@@ -179,49 +154,19 @@ class AttemptConnection(asyncio.Protocol):
     def _answer(self, *, hung_up: bool = False) -> None:
         if self._waiter is None or self._waiter.done():
             return
-        reading, now = self._reading, self._loop.time()
-        whole = (
-            reading.ended
-            and reading.status == 200
-            and DONE in reading.tail
-            and bool(FINISHED.search(reading.tail))
-        )
+        reading = self._reading
         self._waiter.set_result(
             AttemptAnswer(
                 status=reading.status,
-                first_token_at=reading.first_token_at,
-                ended_at=now,
-                whole=whole,
+                first_token_at=self._first_token_at,
+                ended_at=self._loop.time(),
+                whole=reading.is_whole,
                 hung_up=hung_up,
-                hint_s=hint_seconds(reading.headers),
-                retry=reading.headers.get(b"x-should-retry") != b"false",
-                reason=reading.headers.get(b"x-millgate-reason", b"").decode("ascii", "replace"),
+                hint_s=read_hint_s(reading.headers),
+                retry=reading.headers.get("x-should-retry") != "false",
+                reason=reading.headers.get("x-millgate-reason", ""),
             )
         )
-
-    def _stop_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-
-    def _stop_waiting(self) -> None:
-        self._stop_patience()
-        if not self.reusable:
-            self.close()
-        self._waiter = None
-        self._buffer.clear()
-
-
-def hint_seconds(headers: dict[bytes, bytes]) -> float | None:
-    """Read how long an answer asks to wait, as the SDKs do: `retry-after-ms` wins, then `retry-after`."""
-    for name, unit_s in ((b"retry-after-ms", 0.001), (b"retry-after", 1.0)):
-        try:
-            value = float(headers[name]) * unit_s
-        except (KeyError, ValueError):
-            continue
-        if value > 0:
-            return value
-    return None
 
 
 class GateAddress(NamedTuple):

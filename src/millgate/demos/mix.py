@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from millgate.demos.crowd import Wish
+from millgate.demos.users import Wish
 
 BYTES_PER_TOKEN = 4
 """How the embedded engine counts the tokens of a text."""

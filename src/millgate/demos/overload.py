@@ -10,7 +10,7 @@ for a minute; `at_once` is a burst instead, and `ignore_hangups` an engine that 
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -18,8 +18,6 @@ from math import expm1
 from typing import Any, NamedTuple
 
 from millgate.demos.connection import Endpoint, GateAddress
-from millgate.demos.crowd import Story, UserManners, Wish, open_loop
-from millgate.demos.haproxy import find_haproxy
 from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
@@ -31,7 +29,6 @@ from millgate.demos.scores import (
     score,
     share,
 )
-from millgate.demos.sdk_users import SdkUser
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
 from millgate.demos.stage import (
     MOST_TIME_SCALE,
@@ -40,10 +37,12 @@ from millgate.demos.stage import (
     RunningGate,
     RunningPeer,
     StagedEngine,
+    find_haproxy,
     perform,
     tokens_per_event,
     within,
 )
+from millgate.demos.users import SdkUser, Story, Wish, open_loop
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import Bounds, bound
 from millgate.sim.bounds.work import capacity_per_s
@@ -199,7 +198,8 @@ class Overload:
     def _gate(self, engine: StagedEngine) -> RunningGate:
         options = self._options
         slo_s = options.ttft_slo_s / options.time_scale
-        return self._stage.start_plain_gate(engine, options.cap, slo_s, max_queue=options.max_queue)
+        queue = () if options.max_queue is None else ("--max-queue", str(options.max_queue))
+        return self._stage.start_plain_gate(engine, options.cap, slo_s, *queue)
 
     def _haproxy(self, program: str, engine: StagedEngine) -> RunningPeer:
         options = self._options
@@ -231,18 +231,20 @@ class Overload:
 
     async def _crowd(self, name: str, address: GateAddress) -> list[Story]:
         options = self._options
-        scale, tries = options.time_scale, options.retries
-        manners = UserManners(options.patience_s / scale, refreshes=tries, returns=tries)
-        make_user = partial(SdkUser, dice=random.Random(options.seed), time_scale=scale)
+        scale, tries = options.time_scale, options.retries + 1
+        endpoint, dice = Endpoint(address), random.Random(options.seed)
+
+        def live(body: bytes) -> Awaitable[Story]:
+            patience_s = options.patience_s / scale
+            return SdkUser(endpoint, patience_s, tries, dice=dice, time_scale=scale).live(body)
+
         with self._show.progress(name.replace("_", " "), len(self._wishes)) as advance:
             return await open_loop(
-                Endpoint(address),
                 [wish._replace(at_s=wish.at_s / scale) for wish in self._wishes],
-                manners,
                 self._encode,
+                live,
                 on_story=lambda _: advance(),
-                grace_s=(options.patience_s * (tries + 1) + _GRACE_S) / scale,
-                make_user=make_user,
+                grace_s=(options.patience_s * tries + _GRACE_S) / scale,
             )
 
 

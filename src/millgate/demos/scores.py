@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from millgate.demos.crowd import Story, UserEnding
+from millgate.demos.users import Story, UserEnding
 
 GOOD_MEANS = "finished whole, with the first token within {slo_s:g} s of the request's first attempt"
 AMPLIFICATION_MEANS = "attempts per request"

@@ -2,9 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -14,11 +15,8 @@ TABLE_WIDTH = 150
 """Of a table that goes to a file or a pipe, where no terminal says how wide it is."""
 
 
-class Advance(Protocol):
-    """Tell the progress bar that so many more are done."""
-
-    def __call__(self, steps: int = 1) -> None:
-        """Advance by `steps`."""
+Advance = Callable[..., None]
+"""Tells the progress bar that one more is done, or so many."""
 
 
 class Show:
@@ -38,12 +36,7 @@ class Show:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         # Twice a second: the bar shares two cores with the engine that it watches.
         with Progress(*columns, console=self._notes, refresh_per_second=2) as progress:
-            task = progress.add_task(what, total=total)
-
-            def advance(steps: int = 1) -> None:
-                progress.advance(task, steps)
-
-            yield advance
+            yield partial(progress.advance, progress.add_task(what, total=total))
 
     def result(self, table: Table, record: dict[str, Any], notes: Iterable[str] = ()) -> None:
         """Print the result: the table with its footnotes, and under `as_json` the record as one line."""

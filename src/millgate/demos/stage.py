@@ -4,20 +4,21 @@ Gate and engine share one time-scaled profile; the gate's own constants (how lon
 are read, the granularity of hints) are not scaled.
 """
 
+import contextlib
 import http.client
 import json
 import math
+import os
+import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from millgate.demos.connection import GateAddress
-from millgate.demos.haproxy import haproxy_config
 from millgate.demos.processes import Child, ChildError, Children
 from millgate.demos.scores import EngineCounts
 from millgate.demos.showing import Show
@@ -34,6 +35,25 @@ AT_HOST = rf"http://{HOST}:(\d+)"
 GATE_READY = {"door": rf'"url": "{AT_HOST}"', "admin": rf'"admin_url": "{AT_HOST}"'}
 ENGINE_READY = r'"port": (\d+).*"engine ready"'
 
+# HAProxy as people put it before an engine: a cap on connections to the server, and a queue with a time limit.
+_CONFIG = """\
+global
+    nbthread 1
+    maxconn 2000
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 300s
+    timeout server 300s
+    timeout queue {queue_ms}ms
+    option abortonclose
+frontend door
+    bind fd@{listening}
+    default_backend engines
+backend engines
+    server engine {host}:{port} maxconn {max_inflight}
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
@@ -43,15 +63,6 @@ class EngineSetup:
     time_scale: float
     max_num_seqs: int
     ignore_hangups: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GateSetup:
-    """The gate of a run: its one lane, in real seconds. `max_queue` None is its default: what can be served in time."""
-
-    ttft_slo_s: float
-    deadline_from: str
-    max_queue: int | None = None
 
 
 class StagedEngine(NamedTuple):
@@ -100,7 +111,6 @@ class DemoStage:
     def __init__(self) -> None:
         self._children = Children()
         self._files = tempfile.TemporaryDirectory(prefix="millgate-demo-")
-        self._gates = 0
 
     def start_engine(self, setup: EngineSetup) -> StagedEngine:
         """Start an engine and wait until it is healthy."""
@@ -114,25 +124,29 @@ class DemoStage:
         return StagedEngine(child, address)
 
     def start_plain_gate(
-        self,
-        engine: StagedEngine,
-        max_inflight: int,
-        ttft_slo_s: float,
-        tpot_slo_s: float | None = None,
-        max_queue: int | None = None,
+        self, engine: StagedEngine, max_inflight: int, ttft_slo_s: float, *more: str
     ) -> RunningGate:
         """Start a gate as its users do, with flags alone: it is told nothing of the engine's speed.
 
-        `ttft_slo_s` and `tpot_slo_s` are real seconds.
+        `ttft_slo_s` is real seconds, `more` are other flags.
         """
         url = f"http://{engine.address.host}:{engine.address.port}"
-        arguments = ["serve", "--upstream", url, "--max-inflight", str(max_inflight)]
-        arguments += ["--ttft-slo", f"{ttft_slo_s:.6f}s", "--port", "0", "--admin-port", "0"]
-        if tpot_slo_s is not None:
-            arguments += ["--tpot-slo", f"{tpot_slo_s:.6f}s"]
-        if max_queue is not None:
-            arguments += ["--max-queue", str(max_queue)]
-        return self._gate_of(self._children.start(arguments))
+        flags = ["--upstream", url, "--max-inflight", str(max_inflight), "--ttft-slo", f"{ttft_slo_s:.6f}s"]
+        return self.start_gate(*flags, "--port", "0", "--admin-port", "0", *more)
+
+    def start_gate(self, *arguments: str) -> RunningGate:
+        """Start `millgate serve` with these arguments and wait until it is ready."""
+        child = self._children.start(["serve", *arguments])
+        doors = child.await_ready(GATE_READY)
+        admin = GateAddress(HOST, int(doors["admin"]))
+        await_healthy(child, admin, "/readyz")
+        return RunningGate(child, GateAddress(HOST, int(doors["door"])), admin)
+
+    def file(self, name: str, text: str) -> Path:
+        """Write a file that goes with the stage."""
+        path = Path(self._files.name) / name
+        path.write_text(text, encoding="utf-8")
+        return path
 
     def start_haproxy(
         self, program: str, engine: StagedEngine, max_inflight: int, queue_s: float
@@ -141,29 +155,14 @@ class DemoStage:
 
         It inherits a socket that listens already: asking for a free port and binding it later would be a race.
         """
-        file = Path(self._files.name) / "haproxy.cfg"
         with socket.create_server((HOST, 0)) as door:
-            file.write_text(
-                haproxy_config(door.fileno(), engine.address, max_inflight, queue_s), encoding="ascii"
-            )
+            text = haproxy_config(door.fileno(), engine.address, max_inflight, queue_s)
+            file = self.file("haproxy.cfg", text)
             child = self._children.start(["-db", "-f", str(file)], (program,), (door.fileno(),))
             address = GateAddress(HOST, door.getsockname()[1])
         child.await_ready({})
         await_healthy(child, address, "/health")
         return RunningPeer(child, address)
-
-    def start_gate(self, engine: StagedEngine, behind: EngineSetup, setup: GateSetup) -> RunningGate:
-        """Start a gate before this engine, with the engine's own cap, and wait until it is ready."""
-        self._gates += 1
-        file = Path(self._files.name) / f"gate-{self._gates}.yaml"
-        file.write_text(json.dumps(gate_config(engine.address, behind, setup)), encoding="utf-8")
-        return self._gate_of(self._children.start(["serve", "--config", str(file)]))
-
-    def _gate_of(self, child: Child) -> RunningGate:
-        doors = child.await_ready(GATE_READY)
-        admin = GateAddress(HOST, int(doors["admin"]))
-        await_healthy(child, admin, "/readyz")
-        return RunningGate(child, GateAddress(HOST, int(doors["door"])), admin)
 
     def stop(self, running: StagedEngine | RunningGate | RunningPeer) -> None:
         """End one process before the block ends."""
@@ -173,10 +172,8 @@ class DemoStage:
         self._children.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._children.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._children.__exit__()
         self._files.cleanup()
 
 
@@ -200,28 +197,24 @@ def perform(show: Show, play: Callable[[DemoStage], None]) -> int:
     return 0
 
 
-def gate_config(engine: GateAddress, behind: EngineSetup, setup: GateSetup) -> dict[str, Any]:
-    """Write the configuration of a gate: the engine's profile, scale and cap, and one lane."""
-    lane: dict[str, Any] = {
-        "name": "interactive",
-        "ttft_slo": f"{setup.ttft_slo_s:.6f}s",
-        "deadline_from": setup.deadline_from,
-    }
-    if setup.max_queue is not None:
-        lane["max_queue"] = setup.max_queue
-    return {
-        "listen": {"port": 0},
-        "admin": {"port": 0},
-        "engines": [
-            {
-                "url": f"http://{engine.host}:{engine.port}",
-                "max_inflight": behind.max_num_seqs,
-                "profile": behind.profile,
-                "time_scale": behind.time_scale,
-            }
-        ],
-        "lanes": [lane],
-    }
+def find_haproxy() -> str | None:
+    """Return where HAProxy is installed, None where it is not; distributions keep it among the daemons."""
+    return shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def haproxy_config(listening: int, engine: GateAddress, max_inflight: int, queue_s: float) -> str:
+    """Write a configuration that takes connections from an inherited socket, `queue_s` being real seconds.
+
+    What waits longer gets a 503, a client that hangs up in the queue is dropped (`option abortonclose`): both as the
+    HAProxy 2.6 configuration manual has them.
+    """
+    return _CONFIG.format(
+        queue_ms=max(1, round(queue_s * 1000)),
+        listening=listening,
+        host=engine.host,
+        port=engine.port,
+        max_inflight=max_inflight,
+    )
 
 
 def tokens_per_event(setup: EngineSetup) -> int:
@@ -233,17 +226,12 @@ def tokens_per_event(setup: EngineSetup) -> int:
 
 def fetch(address: GateAddress, path: str) -> dict[str, Any]:
     """GET a JSON object; ChildError when the server does not answer with one."""
-    connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read()
+        status, body = _get(address, path)
     except (OSError, http.client.HTTPException) as error:
         raise ChildError(f"GET {path} of port {address.port} failed: {error}") from error
-    finally:
-        connection.close()
-    if response.status != http.HTTPStatus.OK:
-        raise ChildError(f"GET {path} of port {address.port} answered {response.status}")
+    if status != http.HTTPStatus.OK:
+        raise ChildError(f"GET {path} of port {address.port} answered {status}")
     record: dict[str, Any] = json.loads(body)
     return record
 
@@ -251,21 +239,18 @@ def fetch(address: GateAddress, path: str) -> dict[str, Any]:
 def await_healthy(child: Child, address: GateAddress, path: str) -> None:
     """Wait until `path` answers 200; ChildError when the child dies first or takes too long."""
     ends_at = time.monotonic() + HEALTHY_WITHIN_S
-    while not _healthy(address, path):
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if _get(address, path)[0] == http.HTTPStatus.OK:
+                return
         child.check()
         if time.monotonic() > ends_at:
             raise ChildError(f"{child.name}: {path} did not answer 200 in {HEALTHY_WITHIN_S:g} s")
         time.sleep(0.05)
 
 
-def _healthy(address: GateAddress, path: str) -> bool:
-    connection = http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)
-    try:
+def _get(address: GateAddress, path: str) -> tuple[int, bytes]:
+    with contextlib.closing(http.client.HTTPConnection(*address, timeout=ANSWER_WITHIN_S)) as connection:
         connection.request("GET", path)
         response = connection.getresponse()
-        response.read()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-    return bool(response.status == http.HTTPStatus.OK)
+        return response.status, response.read()

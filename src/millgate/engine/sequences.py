@@ -170,9 +170,3 @@ class SequenceProgress:
         if self.phase < 0:
             return self.produced_tokens
         return self.produced_tokens + step - self.joined_step
-
-    def cached_by(self, step: int) -> int:
-        """Tokens in the KV cache when `step` steps are over."""
-        if self.phase < 0:
-            return self.cached_tokens
-        return self.cached_tokens + step - self.joined_step

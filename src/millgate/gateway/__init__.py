@@ -4,7 +4,7 @@ from millgate.gateway.app import Gateway
 from millgate.gateway.discovery import Discovery, DiscoverySettings
 from millgate.gateway.fleet import answers, ask_engine
 from millgate.gateway.reload import Configuration, Fetch, ReloadError
-from millgate.gateway.serve import ProcessEnding, run, serve
+from millgate.gateway.serve import ProcessEnding, serve
 from millgate.gateway.settings import (
     AdminAddress,
     ClusterSettings,
@@ -34,6 +34,5 @@ __all__ = [
     "answers",
     "ask_engine",
     "listener_context",
-    "run",
     "serve",
 ]

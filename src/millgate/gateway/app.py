@@ -53,17 +53,16 @@ class Gateway:
         settings: GatewaySettings,
         *,
         observers: Sequence[StepObserver] = (),
-        clock: Clock | None = None,
         place: WorkerPlace | None = None,
         store: Store | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.settings = settings
         first_attempt = 1 if place is None else place.first_attempt
-        self.driver = Driver(governor, clock or MonotonicClock(), loop, first_attempt)
+        self.driver = Driver(governor, MonotonicClock(), loop, first_attempt)
         self.driver.observers.extend(observers)
         self.draining = False
-        self._clock = clock or MonotonicClock()
+        self._clock = MonotonicClock()
         self.reloads = 0
         self.failed_reloads = 0
         self.reload_success = True

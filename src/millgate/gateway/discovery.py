@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
+
+from millgate.gateway.notices import NoticeLog
 
 MOST_ADDRESSES: Final = 64
 """Of one name: as many as a gate may have engines."""
@@ -25,16 +27,6 @@ Resolve = Callable[[str], Awaitable[tuple[str, ...]]]
 Stamp = tuple[int, int, int]
 StampOf = Callable[[Path], Stamp | None]
 """Returns what tells one state of a file from another, None where there is no file."""
-
-
-class DiscoveryLog(Protocol):
-    """Where a line goes when look-ups begin to fail, and when they work again."""
-
-    def warning(self, event: str, **fields: object) -> None:
-        """Report what an operator should look at."""
-
-    def info(self, event: str, **fields: object) -> None:
-        """Say what the process does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +59,7 @@ class Discovery:
         self._overfull: set[str] = set()
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._log: DiscoveryLog | None = None
+        self._log: NoticeLog | None = None
         self._on_addresses: Callable[[], None] | None = None
         self._on_file: Callable[[], None] | None = None
 
@@ -87,7 +79,7 @@ class Discovery:
         if self._log is not None:
             self._watch()
 
-    def start(self, log: DiscoveryLog, on_addresses: Callable[[], None], on_file: Callable[[], None]) -> None:
+    def start(self, log: NoticeLog, on_addresses: Callable[[], None], on_file: Callable[[], None]) -> None:
         """Watch: `on_addresses` is called when a name has other addresses, `on_file` when the file has changed."""
         self._log, self._on_addresses, self._on_file = log, on_addresses, on_file
         for name, why in self._failures.items():

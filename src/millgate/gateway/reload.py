@@ -77,25 +77,25 @@ class Reloader:
         self._refused: set[Fetch] = set()
         self._log = log
         self._notifier = notifier
-        self._asked = self._asked_to_refill = self._asked_to_fit = False
+        self._asked: set[Fetch] = set()
         self._task: asyncio.Task[None] | None = None
 
     def ask(self) -> None:
         """Reload soon; a gateway that is leaving is left alone."""
-        self._asked = True
-        self._begin()
+        self._begin(self._fetch)
 
     def ask_to_refill(self) -> None:
         """Take the engines that their file names now, soon."""
-        self._asked_to_refill = True
-        self._begin()
+        self._begin(self._refill)
 
     def ask_to_fit(self) -> None:
         """Take the engines that are found now, and the limits that follow from what they tell, soon."""
-        self._asked_to_fit = True
-        self._begin()
+        self._begin(self._fit)
 
-    def _begin(self) -> None:
+    def _begin(self, fetch: Fetch | None) -> None:
+        if fetch is None:
+            return
+        self._asked.add(fetch)
         if self._task is None and not self._gateway.draining:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -107,26 +107,17 @@ class Reloader:
 
     async def _run(self) -> None:
         try:
-            while not self._gateway.draining:
-                if self._asked:
-                    # The whole configuration comes with its engines, found and told.
-                    self._asked = self._asked_to_refill = self._asked_to_fit = False
-                    await self._once(self._fetch)
-                elif self._asked_to_refill:
-                    self._asked_to_refill = self._asked_to_fit = False
-                    await self._once(self._refill)
-                elif self._asked_to_fit:
-                    self._asked_to_fit = False
-                    await self._resize(self._fit)
-                else:
-                    return
+            while self._asked and not self._gateway.draining:
+                # The whole configuration comes with its engines, found and told, and their file with what they tell.
+                widest_first = (self._fetch, self._refill, self._fit)
+                fetch = next(each for each in widest_first if each is not None and each in self._asked)
+                self._asked.clear()
+                await (self._resize(fetch) if fetch is self._fit else self._once(fetch))
         finally:
             self._task = None
 
-    async def _resize(self, fit: Fetch | None) -> None:
+    async def _resize(self, fit: Fetch) -> None:
         """Take new engines and limits; both come from outside, so they can be wrong, and then change nothing."""
-        if fit is None:
-            return
         try:
             wanted = await fit()
         except ReloadError as error:
@@ -141,10 +132,8 @@ class Reloader:
         if wanted.came or wanted.gone:
             self._log.info("engines changed", came=list(wanted.came), gone=list(wanted.gone))
 
-    async def _once(self, fetch: Fetch | None) -> None:
+    async def _once(self, fetch: Fetch) -> None:
         gateway = self._gateway
-        if fetch is None:
-            return
         self._notifier.reloading()
         gateway.reloads += 1
         try:

@@ -9,8 +9,6 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-import uvloop
-
 from millgate.cluster.contract import Store
 from millgate.cluster.leases import LeaseStatus, RenewalState
 from millgate.gateway.app import Gateway
@@ -174,19 +172,6 @@ def _hang_up(gateway: Gateway, reloader: Reloader) -> None:
     """Reload, and open the log of attempts anew: it may have been rotated."""
     gateway.observers.reopen()
     reloader.ask()
-
-
-def run(
-    governor: Core,
-    settings: GatewaySettings,
-    *,
-    observers: Sequence[StepObserver] = (),
-    on_ready: Callable[[Gateway], None] | None = None,
-    fetch: Fetch | None = None,
-) -> ProcessEnding:
-    """Run `serve` on a uvloop of its own."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(governor, settings, observers=observers, on_ready=on_ready, fetch=fetch))
 
 
 async def _leave(

@@ -5,14 +5,14 @@ from urllib.parse import unquote
 
 from millgate.cluster.contract import Holding, Kind, LeasedShare, Line, share_key
 from millgate.core.events import AccountShare, EngineShare, LeaseGranted, OthersLine, QuotaShare, TenantShare
-from millgate.core.snapshot import SharedNumber, SharedUse
+from millgate.core.snapshot import SharedUse
 
 _Names = tuple[str, ...]
 
 
 def holdings_of(use: SharedUse) -> tuple[Holding, ...]:
     """Return what this replica holds and wants, each number by the key that it has at every replica."""
-    return tuple(_holding(number) for number in use.numbers)
+    return tuple(Holding(share_key(Kind(number.kind), *number.names), *number[2:]) for number in use.numbers)
 
 
 def lines_of(use: SharedUse) -> tuple[Line, ...]:
@@ -34,11 +34,6 @@ def lease_of(
     return LeaseGranted(
         until, replicas, _engines(kinds), _quotas(kinds), _accounts(kinds), others, tenants, retries
     )
-
-
-def _holding(number: SharedNumber) -> Holding:
-    key = share_key(Kind(number.kind), *number.names)
-    return Holding(key, *number[2:])
 
 
 def _engines(kinds: Mapping[Kind, Mapping[_Names, float]]) -> tuple[EngineShare, ...]:

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import aclosing
 from functools import wraps
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from millgate.core.decisions import Admit, Yield
@@ -26,7 +25,7 @@ from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, S
 from millgate.core.sizing.service_demand import PRIOR_BYTES_PER_TOKEN
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom, FailureKind, Reason, Sent
-from millgate.library.threaded_driver import ThreadedDriver
+from millgate.library.threaded_driver import ThreadedDriver, Waiter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,23 +188,18 @@ class Slot:
 
     def __enter__(self) -> Self:
         told = threading.Event()
-        turn = _Turn(told.set)
-        self._ask(turn)
+        waiter = Waiter(told.set)
+        self._ask(waiter)
         try:
-            while turn.decision is None:
+            while waiter.decision is None:
                 if not told.wait(self._driver.wake_in_s()):
                     self._driver.tick()
         except BaseException:
             self._abandon()
             raise
-        return self._take(turn.decision)
+        return self._take(waiter.decision)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._leave(error)
 
     # ---- asynchronous
@@ -213,23 +207,18 @@ class Slot:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
-        turn = _Turn(lambda: loop.call_soon_threadsafe(told.set))
-        self._ask(turn)
+        waiter = Waiter(lambda: loop.call_soon_threadsafe(told.set))
+        self._ask(waiter)
         try:
-            while turn.decision is None:
+            while waiter.decision is None:
                 await _wait(told, self._driver.wake_in_s())
                 self._driver.tick()
         except BaseException:
             self._abandon()
             raise
-        return self._take(turn.decision)
+        return self._take(waiter.decision)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._leave(error)
 
     # ---- both
@@ -238,11 +227,11 @@ class Slot:
         """Count this work as failed although no exception leaves the block."""
         self._failed = True
 
-    def _ask(self, turn: "_Turn") -> None:
+    def _ask(self, waiter: Waiter) -> None:
         if self._entered:
             raise RuntimeError("a slot can be entered once; ask the gate for another")
         self._entered = True
-        self._driver.ask(self._arrival, turn)
+        self._driver.ask(self._arrival, waiter)
 
     def _take(self, decision: Admit | Yield) -> Self:
         if isinstance(decision, Yield):
@@ -265,21 +254,6 @@ class Slot:
             self._driver.post(
                 FirstToken(number), Finished(number, output_tokens=self._arrival.answers), Released(number)
             )
-
-
-class _Turn:
-    """Remembers the answer and wakes the caller that waits for it."""
-
-    __slots__ = ("decision", "wake")
-
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self.decision: Admit | Yield | None = None
-        self.wake = wake
-
-    def decided(self, decision: Admit | Yield) -> None:
-        """Take note, then wake."""
-        self.decision = decision
-        self.wake()
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:

@@ -8,20 +8,22 @@ a waiting caller sleeps no longer than until the core's next wake and ticks then
 import threading
 from collections.abc import Callable
 from itertools import count
-from typing import Protocol
 
-from millgate.core.decisions import Admit, Decision, Explanation, Yield
+from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, Event, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
 from millgate.wiring.governor import build_governor
 
 
-class Waiter(Protocol):
-    """The caller; told once, from any thread, while the lock is queued: it must only take note."""
+class Waiter:
+    """Remembers the answer to one caller; `wake` is called once, from any thread, while the lock is held."""
 
-    def decided(self, decision: Admit | Yield) -> None:
-        """This is the answer."""
+    __slots__ = ("decision", "wake")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.decision: Admit | Yield | None = None
+        self.wake = wake
 
 
 class ThreadedDriver:
@@ -69,11 +71,6 @@ class ThreadedDriver:
         with self._lock:
             return self._governor.snapshot(self._clock())
 
-    def explain(self, arrival: Arrived) -> Explanation:
-        """Return what this arrival would get now; changes nothing."""
-        with self._lock:
-            return self._governor.explain(arrival, self._clock())
-
     def _step(self, event: Event) -> None:
         now = self._clock()
         self._catch_up(now)
@@ -89,4 +86,5 @@ class ThreadedDriver:
             if isinstance(decision, Admit | Yield):
                 waiter = self._waiters.pop(decision.attempt, None)
                 if waiter is not None:
-                    waiter.decided(decision)
+                    waiter.decision = decision
+                    waiter.wake()

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from millgate.http1.client import Call, Upstream
-from millgate.runtime.engines import POLL_S, scrape
+from millgate.runtime.engines import POLL_S, Fetched, scrape
 from millgate.runtime.gauges import MODEL_NAME
 
 LOOK_S: Final = 5.0
@@ -78,9 +78,9 @@ class AdapterWatch:
             self._call.abort()
             self._call = None
 
-    def _take(self, page: bytes | None) -> None:
+    def _take(self, fetched: Fetched) -> None:
         self._call = None
-        found = None if page is None else read_adapters(page)
+        found = None if fetched.body is None else read_adapters(fetched.body)
         if found is None:
             return
         is_sure = self._told is None or found == self._seen

@@ -7,6 +7,7 @@ reading grow stale.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from millgate.core.events import EngineSeen
 from millgate.core.words import FailureKind, Sent
@@ -19,7 +20,6 @@ from millgate.runtime.gauges import (
     AFTER_HANGUP_S,
     GAUGE_NAMES,
     MOST_PAGE_BYTES,
-    GaugeNames,
     Gauges,
     read_gauges,
 )
@@ -35,18 +35,28 @@ _HEADERS = ((b"accept", b"text/plain"),)
 _GOOD = (200,)
 
 
-class _Page:
-    """Receives one page and hands it on, or None for anything else than a whole page in time."""
+class Fetched(NamedTuple):
+    """What came of a page: its body where that is whole and wanted, its status (0: none came), and how it failed."""
 
-    def __init__(self, done: Callable[[bytes | None], None], statuses: Sequence[int]) -> None:
+    body: bytes | None = None
+    status: int = 0
+    failure: FailureKind | None = None
+
+
+class _Page:
+    """Receives one page and hands on what came of it."""
+
+    def __init__(self, done: Callable[[Fetched], None], statuses: Sequence[int]) -> None:
         self._done = done
         self._statuses = statuses
         self._parts: list[bytes] = []
         self._room = MOST_PAGE_BYTES
         self._wanted = False
+        self._status = 0
 
     def on_head(self, head: AnswerHead) -> None:
         """Look at the status."""
+        self._status = head.status
         self._wanted = head.status in self._statuses
 
     def on_data(self, data: bytes) -> None:
@@ -61,28 +71,28 @@ class _Page:
     def on_end(self, *, delimited: bool) -> None:
         """Hand the page on; a page cut short loses a line at most, and a bad line is unknown."""
         del delimited
-        self._done(b"".join(self._parts) if self._wanted else None)
+        self._done(Fetched(b"".join(self._parts) if self._wanted else None, self._status))
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Say that there is no page."""
-        del kind, sent, detail
-        self._done(None)
+        """Say that there is no page, and why."""
+        del sent, detail
+        self._done(Fetched(None, self._status, kind))
 
     def on_raised(self) -> None:
         """Say that there is no page, unless saying so is what has failed."""
-        self._done(None)
+        self._done(Fetched())
 
 
 def scrape(
     upstream: Upstream,
     target: bytes,
     within_s: float,
-    done: Callable[[bytes | None], None],
+    done: Callable[[Fetched], None],
     headers: Sequence[tuple[bytes, bytes]] | Lines = _HEADERS,
     *,
     statuses: Sequence[int] = _GOOD,
 ) -> Call:
-    """Fetch a page; `done` is called once, with None when it did not come whole within `within_s` with one of these statuses."""
+    """Fetch a page; `done` is called once; the body is wanted of one of these statuses, and within `within_s`."""
     by = asyncio.get_running_loop().time() + within_s
     call = upstream.request(b"GET", target, headers, b"", _Page(done, statuses), head_by=by)
     call.expire_at(by)
@@ -92,10 +102,10 @@ def scrape(
 async def _fetch(
     upstream: Upstream, target: bytes, within_s: float, statuses: Sequence[int] = _GOOD
 ) -> bytes | None:
-    page: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+    page: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
     call = scrape(upstream, target, within_s, page.set_result, statuses=statuses)
     try:
-        return await page
+        return (await page).body
     finally:
         call.abort()
 
@@ -126,7 +136,6 @@ class EngineWatch:
         clock: Clock,
         *,
         target: bytes = b"/metrics",
-        names: Sequence[GaugeNames] = GAUGE_NAMES,
     ) -> None:
         self.engine = engine
         self.last = Gauges()
@@ -136,7 +145,6 @@ class EngineWatch:
         self._driver = driver
         self._now = clock.now
         self._target = target
-        self._names = names
         self._after_hangup_s: tuple[float, ...] = AFTER_HANGUP_S
         self._loop = asyncio.get_running_loop()
         self._poll_timer: asyncio.TimerHandle | None = None
@@ -201,13 +209,13 @@ class EngineWatch:
         self._last_sent = now
         self._call = scrape(self._upstream, self._target, SCRAPE_TIMEOUT_S, self._take)
 
-    def _take(self, page: bytes | None) -> None:
-        self._call = None
+    def _take(self, fetched: Fetched) -> None:
+        self._call, page = None, fetched.body
         if page is None or not self._running:
             return
-        before, self.last = self.last, (gauges := read_gauges(page, self._names))
+        before, self.last = self.last, (gauges := read_gauges(page))
         if gauges.engine != before.engine:
-            own = [row.after_hangup_s for row in self._names if row.engine == gauges.engine]
+            own = [row.after_hangup_s for row in GAUGE_NAMES if row.engine == gauges.engine]
             self._after_hangup_s = own[0] if own else AFTER_HANGUP_S
         self._look_at_size(before, gauges)
         seen = EngineSeen(

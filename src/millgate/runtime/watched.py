@@ -5,13 +5,15 @@ What follows from the news is `health`'s to say; here are the timer, the page an
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from millgate.core.events import EngineDown, EngineUp
-from millgate.core.words import FailureKind, Sent
+from millgate.core.words import FailureKind
 from millgate.http1.client import AnswerHead, Call, Receiver, Upstream, UpstreamPool
 from millgate.http1.client.connection import COMPLAINING, FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
+from millgate.runtime.engines import Fetched, scrape
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
 
 _NO_ROOM = (503, 529)
@@ -143,12 +145,25 @@ class HealthCheck:
             self._was_shut, self._shut_changed_at = not self._was_shut, self._now()
         self._tell(again=health.stance is Stance.TRIAL)
         if settings.target is not None and self._call is None:
-            by = self._loop.time() + settings.page_within_s
-            page = _Page(self)
-            self._call = self._pages.request(b"GET", settings.target, (), b"", page, head_by=by)
-            self._call.expire_at(by)
+            take = partial(self._take, self.heard)
+            self._call = scrape(self._pages, settings.target, settings.page_within_s, take, (), statuses=())
 
-    def looked(self, complaint: str | None, *, silent: bool = False, refused: bool = False) -> None:
+    def _take(self, heard_before: int, page: Fetched) -> None:
+        """Judge a health page by its status: below 500 the engine answers, and one without such a page answers too.
+
+        A page that does not come is a bad look, unless the engine was heard meanwhile.
+        """
+        self._call = None
+        if page.status:
+            self._looked(f"its health page says {page.status}" if page.status >= FAULTY else None)
+        elif page.failure is FailureKind.TIMEOUT and self.heard > heard_before:
+            self.unreachable = False
+        elif page.failure is not None:
+            refused = page.failure is FailureKind.CONNECT
+            why = f"its health page does not answer: {page.failure.value}"
+            self._looked(why, silent=True, refused=refused)
+
+    def _looked(self, complaint: str | None, *, silent: bool = False, refused: bool = False) -> None:
         """The health page has answered, or not (`silent`); `refused` if there was not even a connection."""
         if self._running:
             self.health.looked(complaint, self._now(), alone=self._alone())
@@ -156,10 +171,6 @@ class HealthCheck:
             self.deserted = refused and is_down
             self.unreachable = silent and is_down
             self._tell()
-
-    def page_over(self) -> None:
-        """The next look may begin."""
-        self._call = None
 
     def _tell(self, *, again: bool = False) -> None:
         """Post what follows from news, if anything does; `again`, as the trial's client may have left at once."""
@@ -175,44 +186,6 @@ class HealthCheck:
             self._is_up = is_up
             if self.on_turn is not None and self._running:
                 self.on_turn(self.standing)
-
-
-class _Page:
-    """Receives one health page: what counts is its status."""
-
-    def __init__(self, check: HealthCheck) -> None:
-        self._check = check
-        self._heard_before = check.heard
-        self._headed = False
-
-    def on_head(self, head: AnswerHead) -> None:
-        """Below 500 the engine answers, and an engine without such a page answers too."""
-        self._headed = True
-        faulty = head.status >= FAULTY
-        self._check.looked(f"its health page says {head.status}" if faulty else None)
-
-    def on_data(self, data: bytes) -> None:
-        """Nothing: the status has said it."""
-
-    def on_end(self, *, delimited: bool) -> None:
-        """Let the next look begin."""
-        del delimited
-        self._check.page_over()
-
-    def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """A page that does not come is a bad look, unless the engine was heard meanwhile."""
-        del sent, detail
-        self._check.page_over()
-        busy = kind is FailureKind.TIMEOUT and self._check.heard > self._heard_before
-        if not self._headed and not busy:
-            refused = kind is FailureKind.CONNECT
-            self._check.looked(f"its health page does not answer: {kind.value}", silent=True, refused=refused)
-        elif busy:
-            self._check.unreachable = False
-
-    def on_raised(self) -> None:
-        """Let the next look begin."""
-        self._check.page_over()
 
 
 class _Trial:

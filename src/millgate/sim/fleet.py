@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from millgate.config.schema import Config
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import KvTransfer
-from millgate.engine.adapters import ADAPTER_LOAD_S, AdapterSlots
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.handoffs import LinkSpeed, PromptTransfers
-from millgate.sim.engines.troubles import EngineTrouble, Refusing, Timetable
+from millgate.sim.engines.troubles import EngineTrouble, Timetable
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS
 from millgate.sim.randomness import Streams
 from millgate.sim.world import World
@@ -33,15 +32,13 @@ class EngineManners:
 class SimulatedFleet:
     """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches.
 
-    `max_loras` adapters fit into each engine at once (0: requests for adapters are served as any other); one that is not there is
-    loaded in `adapter_load_s`. Prompts go over the `link` from engines that read them to those that decode, but for `links`, by these two engines.
+    Requests for adapters are served as any other. Prompts go over the `link` from engines that read them to those that decode, but for
+    `links`, by these two engines.
     """
 
     settings: Settings
     profiles: Mapping[str, EngineProfile]
     prefix_caching: bool = False
-    max_loras: int = 0
-    adapter_load_s: float = ADAPTER_LOAD_S
     link: LinkSpeed = field(default_factory=LinkSpeed)
     links: Mapping[tuple[str, str], LinkSpeed] = field(default_factory=dict)
 
@@ -63,29 +60,26 @@ class SimulatedFleet:
         handoffs = world.handoffs = (
             PromptTransfers(world.loop, post, self.link, links, world.failed, paired) if readers else None
         )
-        stormy = {trouble.engine for trouble in troubles if trouble.kind == "refusals"}
         for number, (name, profile) in enumerate(self.profiles.items()):
             own = manners if isinstance(manners, EngineManners) else manners.get(name, EngineManners())
+            listener = world if handoffs is None or name not in readers else handoffs
+            dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
             station = BatchedStation(
                 name,
                 world.loop,
-                world if handoffs is None or name not in readers else handoffs,
+                listener,
                 profile.step_model(),
                 replace(profile.limits(), prefix_unit_tokens=unit_tokens),
                 abort_lag_s=own.abort_lag_s,
                 ignores_hangups=own.ignores_hangups,
-                adapters=AdapterSlots(self.max_loras, self.adapter_load_s) if self.max_loras else None,
+                dice=dice,
             )
             if handoffs is not None:
                 handoffs.stations[name] = station
-            dice = streams.draws("refusals", lambda dice, count: dice.random(count), number)
-            door = Refusing(station, world, dice)
-            # A refusing door without refusals is only in the way of a hundred thousand requests.
-            seen = door if name in stormy else station
-            world.add_station(seen, followed=name in followed)
+            world.add_station(station, followed=name in followed)
             for trouble in troubles:
                 if trouble.engine == name:
-                    timetable.put(trouble, station, door, profile)
+                    timetable.put(trouble, station, profile)
 
 
 def _followed(settings: Settings) -> frozenset[str]:

@@ -22,8 +22,8 @@ class Loop:
 
     __slots__ = ("_asked", "_heap", "now")
 
-    def __init__(self, now: float = 0.0) -> None:
-        self.now = now
+    def __init__(self) -> None:
+        self.now = 0.0
         self._heap: list[_Entry] = []
         self._asked = 0
 
@@ -41,7 +41,3 @@ class Loop:
             call(argument)
         if until_s < inf:
             self.now = max(self.now, until_s)
-
-    def __len__(self) -> int:
-        """Return how many things are still to do."""
-        return len(self._heap)

@@ -27,7 +27,7 @@ from millgate.sim.engines.handoffs import PromptTransfers
 from millgate.sim.engines.watch import GaugeWatch
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.loop import Loop
-from millgate.sim.records import Books, Recorder, Summary
+from millgate.sim.records import Recorder, Summary
 from millgate.sim.visit import Visit
 
 # English text and its JSON: what the governor's prior expects (core/sizing/prompt_sizes).
@@ -39,7 +39,7 @@ KEPT_WITHIN_S = 1.0
 class World:
     """One run's world. `remembers` lets attempts carry fingerprints, so that the governor recognises returns."""
 
-    def __init__(self, core: DecidingCore, loop: Loop, recorder: Books, *, remembers: bool = True) -> None:
+    def __init__(self, core: DecidingCore, loop: Loop, recorder: Recorder, *, remembers: bool = True) -> None:
         self.loop = loop
         self.recorder = recorder
         self.sources = 0

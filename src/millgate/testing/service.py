@@ -3,23 +3,12 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 _T = TypeVar("_T")
 
 START_WITHIN_S = 10.0
 """How long `with` waits for a service to listen, or to end; a loopback server needs a millisecond."""
-
-
-class Startable(Protocol):
-    """What `with` and `async with` ask of a service."""
-
-    async def start(self) -> None:
-        """Listen; return when clients can connect."""
-
-    async def stop(self) -> None:
-        """Close every connection and stop listening."""
 
 
 class LoopThread:
@@ -78,9 +67,7 @@ class Service:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._thread is not None
         try:
             self._thread.run(self.stop())
@@ -96,7 +83,5 @@ class Service:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()

@@ -3,28 +3,40 @@
 Nothing is guessed silently: every number that the configuration leaves open comes back as a Choice with its reason.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from millgate.config.doors import LineConfig
 from millgate.config.lanes import LaneConfig
-from millgate.config.line import LineConfig
 from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
+from millgate.config.quotas import KINDS, AccountConfig, QuotaConfig, RatesConfig
 from millgate.config.schema import Config, EngineConfig
 from millgate.config.units import format_duration
 from millgate.core.settings import (
     TARGET_SHARE,
+    AccountSettings,
     EngineSettings,
     Labels,
     LaneSettings,
     LimitKind,
     LimitSettings,
+    QuotaLimit,
+    QuotaRule,
     ServicePrior,
     Settings,
     TenantSettings,
 )
-from millgate.core.words import DeadlineFrom, IgnoresHangups, KvTransfer, LaneTakes, Role
+from millgate.core.words import (
+    DeadlineFrom,
+    IgnoresHangups,
+    KvTransfer,
+    LaneTakes,
+    OutputCharge,
+    QuotaKind,
+    Role,
+)
 from millgate.wiring.chosen import (
     ChosenNumber,
     EngineFacts,
@@ -33,7 +45,6 @@ from millgate.wiring.chosen import (
     choose_prefill_tokens,
     origin,
 )
-from millgate.wiring.quotas import account_settings, quota_rules
 
 _DEFAULT_LANE = "interactive"
 LINE_LANE = "line"
@@ -271,3 +282,36 @@ def _taken(lane: LaneConfig, first: LaneConfig) -> str:
     if lane.takes == "long_prompts":
         return f"takes prompts that an idle engine reads for more than {over}; "
     return f"takes embeddings, and what is not streamed and lasts more than {over}; "
+
+
+def quota_rules(quotas: tuple[QuotaConfig, ...]) -> tuple[QuotaRule, ...]:
+    """Return one rule for each limit of each quota, named `quota.kind` as refusals show it."""
+    return tuple(
+        QuotaRule(f"{each.name}.{limit.kind}", limit, each.tenant, each.model, each.lane, each.each)
+        for each in quotas
+        for limit in _limits(each, OutputCharge(each.output))
+    )
+
+
+def account_settings(account: AccountConfig | None) -> AccountSettings | None:
+    """Return the limits of a provider's account; None where none is configured."""
+    if account is None:
+        return None
+    return AccountSettings(tuple(_limits(account, OutputCharge(account.output))))
+
+
+def _limits(rates: RatesConfig, output: OutputCharge) -> Iterator[QuotaLimit]:
+    for kind in KINDS:
+        amount = getattr(rates, kind)
+        if amount is not None:
+            yield QuotaLimit(QuotaKind(kind), amount, rates.burst, output, rates.count_cached)
+
+
+def with_lacking(settings: Settings, told: Container[str]) -> Settings:
+    """Return settings in which the engines that have told their adapters, by name, are not asked for those of others."""
+    every = frozenset(name for engine in settings.engines for name in engine.adapters)
+    engines = tuple(
+        replace(engine, lacks=every.difference(engine.adapters)) if engine.name in told else engine
+        for engine in settings.engines
+    )
+    return replace(settings, engines=engines)

@@ -7,7 +7,7 @@ from millgate.core.decisions import Admit, Decision
 from millgate.core.events import Arrived, EngineDown
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
-from millgate.wiring.adapters import with_lacking
+from millgate.wiring.settings import with_lacking
 
 PLAIN = EngineSettings("", 1, prior=ServicePrior(0.01, 0.0001, 0.01, 0.0005))
 LANE = LaneSettings("lane", deadline_s=60.0)

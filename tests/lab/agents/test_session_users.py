@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from lab.agents.session_users import AFTER_GIVING_UP_S, Agents, agent_retries
+from lab.books import unread_books
 from lab.interpreted import is_compiled
 
 from millgate.core.settings import LaneSettings
@@ -19,7 +20,6 @@ from millgate.sim.laws import constant, uniform
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.traces.sessions import MOST_UNITS, AgentSession, SessionTurn
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
@@ -52,7 +52,7 @@ class Stage:
         lane = LaneSettings("agents", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
         fleet = replace(uniform_fleet(PROFILE, 1, [lane], max_inflight=1), prefix_caching=True)
         loop, streams = Loop(), Streams(1)
-        self.world = World(POLICIES["gate"](fleet.settings), loop, Books())
+        self.world = World(POLICIES["gate"](fleet.settings), loop, unread_books())
         fleet.populate(self.world, streams)
         self.asked: list[tuple[int, int, float]] = []
         patience = None if patience_s is None else constant(patience_s)

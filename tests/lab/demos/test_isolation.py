@@ -3,7 +3,7 @@
 import pytest
 from lab.demos.isolation import IsolationOptions, judged
 
-from millgate.demos.crowd import Story, UserEnding
+from millgate.demos.users import Story, UserEnding
 
 OPTIONS = IsolationOptions(run_s=10.0, time_scale=2.0)
 # Real seconds, of which the engine's are twice as many: a first token after 0.8 s, then 40 ms a token.

@@ -21,8 +21,8 @@ from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.state.provider import Provider as Account
 from millgate.core.words import FailureKind, OutputCharge, QuotaKind, Sent
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
-from millgate.demos.crowd import UserManners, Wish
 from millgate.demos.showing import Show
+from millgate.demos.users import Wish
 from millgate.runtime.metered import named_limit
 
 DOOR = GateAddress("127.0.0.1", 1)
@@ -214,9 +214,7 @@ def test_a_hint_is_counted_as_kept_only_when_its_user_was_answered() -> None:
         import random
 
         books = UserAccounts()
-        user = AccountUser(
-            Scripted(answers), UserManners(60.0, refreshes=2, returns=2), dice=random.Random(1), books=books
-        )
+        user = AccountUser(Scripted(answers), random.Random(1), books)
         await user.live(write_body(1, Wish(0.0, 10, 5), max_tokens=9))
         return books
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab.demos.replay import ReplayOptions, Slice, measure, replayed, run
 
-from millgate.demos.crowd import Wish
+from millgate.demos.users import Wish
 
 TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

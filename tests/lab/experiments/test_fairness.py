@@ -10,7 +10,7 @@ from lab.experiments.accounts import SimulatedAccount
 from lab.experiments.fairness import overload, serve_all, service
 
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.clients27 import read_clients27
+from millgate.sim.traces.tables import read_clients27
 
 TIMES_S = range(30, 361, 30)
 

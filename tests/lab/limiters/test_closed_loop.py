@@ -5,6 +5,7 @@ from statistics import fmean, pstdev
 
 import pytest
 from lab.changing_rates import Rate, changing
+from lab.engines.refusing import Refusing
 from lab.limiters.closed_loop import LimiterLoop, Trace
 from lab.limiters.envoy import EnvoyLimit
 
@@ -13,7 +14,6 @@ from millgate.core.limits.slo_gradient import SloGradientLimit
 from millgate.engine.profile import find_profile, scaled
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.engines.contract import EngineTotals, GaugeReading, Station
-from millgate.sim.engines.troubles import Refusing
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.synthetic import LENGTHS, jobs

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from millgate.core.words import FailureKind, Sent
-from millgate.engine.adapters import AdapterSlots
 from millgate.engine.batching import Batch
 from millgate.engine.profile import find_profile, scaled
 from millgate.engine.sequences import EngineSequence
@@ -36,9 +35,7 @@ class Heard:
         self.failures.append((attempt, kind))
 
 
-def engine(
-    abort_lag_s: float = 0.0, *, ignores: bool = False, max_loras: int = 0
-) -> tuple[Loop, Heard, BatchedStation]:
+def engine(abort_lag_s: float = 0.0, *, ignores: bool = False) -> tuple[Loop, Heard, BatchedStation]:
     loop = Loop()
     heard = Heard(loop)
     station = BatchedStation(
@@ -49,7 +46,6 @@ def engine(
         PROFILE.limits(),
         abort_lag_s=abort_lag_s,
         ignores_hangups=ignores,
-        adapters=AdapterSlots(max_loras, load_s=0.5) if max_loras else None,
     )
     return loop, heard, station
 
@@ -133,64 +129,3 @@ def test_what_can_never_fit_fails_at_once() -> None:
     loop.run()
 
     assert heard.failures == [(1, FailureKind.STATUS)]
-
-
-def adapted(adapter: str, tokens: int = 40) -> Job:
-    return Job(0.0, 500, tokens, adapter=adapter)
-
-
-def test_an_adapter_is_loaded_before_its_first_request_begins() -> None:
-    loop, heard, station = engine(max_loras=2)
-    for attempt, adapter in enumerate(("", "a", "a")):
-        station.start(attempt, adapted(adapter))
-    assert station.read()[:2] == (1, 2)
-    loop.run()
-
-    assert heard.firsts[0] < 0.5 < heard.firsts[1] <= heard.firsts[2] < 0.6
-
-
-def test_one_adapter_too_many_waits_until_no_request_uses_the_other() -> None:
-    loop, heard, station = engine(max_loras=1)
-    station.start(1, adapted("a", 200))
-    station.start(2, adapted("b"))
-    loop.run()
-
-    assert heard.firsts[2] > heard.ends[1] + 0.5
-
-
-@pytest.mark.parametrize("left_at", [0.1, 1.0])
-def test_a_client_that_leaves_gives_the_place_of_its_adapter_back(left_at: float) -> None:
-    loop, heard, station = engine(max_loras=1)
-    station.start(1, adapted("a", 5000))
-    station.start(2, adapted("b"))
-    loop.run(left_at)
-    station.hang_up(1)
-    loop.run()
-
-    assert list(heard.ends) == [2]
-    assert heard.firsts[2] == pytest.approx(left_at + 0.5, abs=0.1)
-    assert station.read()[:2] == (0, 0)
-
-
-def test_a_crash_loses_what_waits_for_adapters_too_and_unloads_them() -> None:
-    loop, heard, station = engine(max_loras=1)
-    station.start(1, adapted("a", 5000))
-    station.start(2, adapted("b"))
-    loop.run(1.0)
-    station.crash()
-    station.restart()
-    station.start(3, adapted("a"))
-    loop.run()
-
-    assert [attempt for attempt, _ in heard.failures] == [1, 2]
-    assert heard.firsts[3] > 1.5
-
-
-def test_a_prompt_that_never_fits_holds_no_adapter() -> None:
-    loop, heard, station = engine(max_loras=1)
-    station.start(1, Job(0.0, PROFILE.kv_tokens + 1, 1, adapter="a"))
-    station.start(2, adapted("b"))
-    loop.run()
-
-    assert [attempt for attempt, _ in heard.failures] == [1]
-    assert list(heard.ends) == [2]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from lab.books import unread_books
 
 from millgate.core.governor import Governor
 from millgate.core.settings import KV_LEASE_S, LaneSettings
@@ -16,7 +17,6 @@ from millgate.sim.jobs import Job
 from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Books
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 
@@ -45,7 +45,7 @@ def played(
     """Return the gate after these jobs, long after the last of them."""
     loop, streams = Loop(), Streams(1)
     governor = build_governor(fleet(transfer=transfer).settings, 0.0)
-    world = World(governor, loop, Books())
+    world = World(governor, loop, unread_books())
     fleet(transfer=transfer).populate(world, streams, troubles=troubles)
     world.start_watch()
     manners = Manners(patience=constant(patience_s))

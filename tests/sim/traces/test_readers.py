@@ -7,11 +7,9 @@ import pytest
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.azure import read_azure
-from millgate.sim.traces.clients27 import read_clients27
-from millgate.sim.traces.contract import TraceError
 from millgate.sim.traces.mooncake import QUANTUM_S, read_mooncake
 from millgate.sim.traces.sources import open_trace
+from millgate.sim.traces.tables import TraceError, read_azure, read_clients27
 
 
 def test_azure_conversation_has_its_published_size_and_rate(shared_data: Callable[[str], Path]) -> None:

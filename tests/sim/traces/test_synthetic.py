@@ -7,7 +7,7 @@ import pytest
 
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces import shaping
+from millgate.sim.traces import sources
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
 
 
@@ -30,17 +30,8 @@ def test_lengths_are_whole_and_at_least_one_and_tenants_take_turns_by_lot() -> N
 def test_traces_are_shaped_without_being_queued() -> None:
     three = [Job(0.0, 1, 1), Job(1.0, 2, 600), Job(3.0, 3, 3)]
 
-    assert [job.at_s for job in shaping.faster(three, 2.0)] == [0.0, 0.5, 1.5]
-    assert [job.at_s for job in shaping.between(three, 1.0, 3.0)] == [0.0]
-    assert [job.at_s for job in shaping.first(shaping.repeated(lambda: three), 6)] == [
-        0.0,
-        1.0,
-        3.0,
-        4.5,
-        5.5,
-        7.5,
-    ]
-    assert [job.output_tokens for job in shaping.bounded(three, 500)] == [1, 500, 3]
-    assert list(shaping.repeated(list)) == []
+    assert [job.at_s for job in sources.faster(three, 2.0)] == [0.0, 0.5, 1.5]
+    assert [job.at_s for job in sources.between(three, 1.0, 3.0)] == [0.0]
+    assert list(sources.first(three, 2)) == three[:2]
     with pytest.raises(ValueError, match="factor"):
-        shaping.faster(three, 0.0)
+        sources.faster(three, 0.0)

@@ -31,6 +31,7 @@ from millgate.gateway.workers.messages import (
     read_order,
     read_start,
 )
+from millgate.observe.live.page_model import PageModel
 from millgate.servers.admin.queries import DecisionQuery, ExplainQuery
 from millgate.servers.admin.source import LocalSource
 from millgate.servers.http.kept_answers import Keeper, KeptAnswers
@@ -165,30 +166,31 @@ class WorkerSide:
     def _source(self) -> LocalSource:
         return LocalSource(self._served.views)
 
-    async def _report(self, _: bytes) -> bytes:
-        gateway = self._served
-        ready, live = gateway.ready(), gateway.views.live
+    @property
+    def _model(self) -> PageModel:
+        live = self._served.views.live
         assert live is not None
+        return live.page_model
+
+    async def _report(self, _: bytes) -> bytes:
+        gateway, model = self._served, self._model
+        ready = gateway.ready()
         report = WorkerReport(
             records=gateway.exposition.read(),
             line=gateway.line.readings() if gateway.line is not None else None,
             ready=ready.ready,
             detail=dict(ready.detail),
             standings=tuple(gateway.fleet.standings),
-            banner=live.page_model.verdict(),
-            host=live.page_model.host,
+            banner=model.verdict(),
+            host=model.host,
         )
         return encode(report)
 
     async def _picture(self, _: bytes) -> bytes:
-        live = self._served.views.live
-        assert live is not None
-        return encode(live.page_model.paint())
+        return encode(self._model.paint())
 
     async def _history(self, _: bytes) -> bytes:
-        live = self._served.views.live
-        assert live is not None
-        return encode(live.page_model.history())
+        return encode(self._model.history())
 
     async def _why(self, wanted: bytes) -> bytes:
         return encode(await self._source.attempts(wanted.decode()))

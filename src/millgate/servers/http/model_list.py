@@ -10,7 +10,7 @@ from millgate.core.words import FailureKind
 from millgate.dialects.bodies import no_such_model
 from millgate.http1.client import Call
 from millgate.http1.server.contract import Exchange
-from millgate.runtime.engines import scrape
+from millgate.runtime.engines import Fetched, scrape
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.routes import EngineRoute
@@ -74,9 +74,9 @@ class ModelList:
             call = scrape(engine.upstream, engine.base_path + target, _WITHIN_S, told, headers)
             self._calls.append(call)
 
-    def listed(self, number: int, page: bytes | None) -> None:
+    def listed(self, number: int, page: Fetched) -> None:
         """Take one engine's page, None for one that has not given any."""
-        self._pages[number] = page
+        self._pages[number] = page.body
         self._left -= 1
         if not self._left and self._done is not None:
             self._answer()

@@ -7,13 +7,13 @@ end. While it stalls its own time stands still, so that whatever was due comes t
 from math import inf
 
 from millgate.core.words import FailureKind, Sent
-from millgate.engine.adapters import AdapterSlots, AdapterStart
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchLimits, EngineSequence, EventKind
 from millgate.engine.step_time import StepModel
 from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports
 from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
+from millgate.sim.randomness import Draws
 
 
 class BatchedStation:
@@ -29,7 +29,7 @@ class BatchedStation:
         *,
         abort_lag_s: float = 0.1,
         ignores_hangups: bool = False,
-        adapters: AdapterSlots | None = None,
+        dice: Draws | None = None,
     ) -> None:
         self.name = name
         self._loop = loop
@@ -38,8 +38,9 @@ class BatchedStation:
         self._limits = limits
         self._abort_lag_s = abort_lag_s
         self._ignores_hangups = ignores_hangups
-        self._adapters = adapters
-        self._loading: dict[int, EngineSequence] = {}
+        self._dice = dice
+        self.refused_share = 0.0
+        """Of what it is sent, by chance: a storm of refusals."""
         self._batch = Batch(model, limits)
         self._before = EngineTotals(0, 0, 0)
         self._present: set[int] = set()
@@ -51,13 +52,11 @@ class BatchedStation:
     # ---- what the world asks
 
     def start(self, attempt: int, job: Job) -> None:
-        """Put this attempt into the engine's queue, or fail it when the engine is dead or can never run it."""
-        sequence = EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids)
-        if self._adapters is None or not job.adapter or self._dead:
-            self.put(sequence)
-            return
-        self._loading[attempt] = sequence
-        self._begin_later(self._adapters.ask(job.adapter, attempt, self._loop.now))
+        """Put this attempt into the engine's queue, or fail it when the engine is dead, refuses it or can never run it."""
+        if self.refused_share > 0.0 and self._dice is not None and self._dice.next() < self.refused_share:
+            self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
+        else:
+            self.put(EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids))
 
     def put(self, sequence: EngineSequence) -> None:
         """Start a sequence that is numbered as its attempt."""
@@ -66,29 +65,11 @@ class BatchedStation:
             self._reports.failed(attempt, FailureKind.CONNECT, Sent.NONE, None)
             return
         if self._batch.refusal(sequence) is not None:
-            self._leave(attempt)
             self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
             return
         self._batch.add(sequence, self._own_time())
         self._present.add(attempt)
         self._arm()
-
-    def _begin_later(self, *starts: AdapterStart | None) -> None:
-        for start in starts:
-            if start is not None:
-                self._loop.at(start.at_s, self._begin, start.key, ENGINES)
-
-    def _begin(self, attempt: int) -> None:
-        """Start an attempt whose adapter is loaded, if its client is still there."""
-        sequence = self._loading.pop(attempt, None)
-        if sequence is not None:
-            self.put(sequence)
-
-    def _leave(self, attempt: int) -> None:
-        """Forget an attempt; others may have waited for the place of its adapter."""
-        self._present.discard(attempt)
-        if self._adapters is not None:
-            self._begin_later(*self._adapters.leave(attempt, self._loop.now))
 
     def unpin(self, attempt: int) -> None:
         """Let go of the blocks that an attempt has left for another engine to read."""
@@ -97,9 +78,6 @@ class BatchedStation:
 
     def hang_up(self, attempt: int) -> None:
         """Notice after the abort lag that the client has left, or never."""
-        if self._loading.pop(attempt, None) is not None:
-            self._leave(attempt)
-            return
         if attempt not in self._present:
             return
         if self._ignores_hangups:
@@ -120,7 +98,7 @@ class BatchedStation:
         if self._dead:
             return GaugeReading(0, 0, 0.0)
         numbers = self._batch.statistics(self._own_time())
-        return GaugeReading(numbers.running, numbers.waiting + len(self._loading), numbers.kv_share)
+        return GaugeReading(numbers.running, numbers.waiting, numbers.kv_share)
 
     def totals(self) -> EngineTotals:
         """Return tokens computed, those of lives before a crash included."""
@@ -151,11 +129,8 @@ class BatchedStation:
     def crash(self) -> None:
         """Lose everything that runs or waits here and take nothing until `restart`."""
         self._before = self.totals()
-        lost = sorted(self._present | set(self._loading))
+        lost = sorted(self._present)
         self._present.clear()
-        self._loading.clear()
-        if self._adapters is not None:
-            self._adapters = self._adapters.emptied()
         self._dead = True
         self._wake_at = inf
         for attempt in lost:
@@ -183,7 +158,7 @@ class BatchedStation:
 
     def _abort(self, attempt: int) -> None:
         if attempt in self._present:
-            self._leave(attempt)
+            self._present.discard(attempt)
             self._batch.abort(attempt, self._own_time())
             self._arm()
 
@@ -206,7 +181,7 @@ class BatchedStation:
             if event.kind is EventKind.FIRST_TOKEN:
                 self._reports.first_token(event.sequence_id)
             elif event.kind is EventKind.FINISHED:
-                self._leave(event.sequence_id)
+                self._present.discard(event.sequence_id)
                 cached_tokens = event.hit_tokens if self._limits.prefix_unit_tokens else None
                 self._reports.finished(event.sequence_id, event.produced_tokens, cached_tokens)
         self._arm()

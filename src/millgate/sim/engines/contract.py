@@ -30,13 +30,7 @@ class EngineTotals(NamedTuple):
 
 def added_up(totals: Sequence[EngineTotals]) -> EngineTotals:
     """Return what several engines have done together."""
-    return EngineTotals(
-        sum([each.prompt_tokens for each in totals], 0),
-        sum([each.output_tokens for each in totals], 0),
-        sum([each.preemptions for each in totals], 0),
-        sum([each.queried_tokens for each in totals], 0),
-        sum([each.hit_tokens for each in totals], 0),
-    )
+    return EngineTotals(*[sum(each, 0) for each in zip(*totals, strict=True)])
 
 
 class Reports(Protocol):

@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from millgate.core.events import EngineDown, EngineUp, Event
-from millgate.core.words import FailureKind, Sent
 from millgate.engine.profile import EngineProfile, scaled
 from millgate.sim.engines.batched import BatchedStation
-from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports, Station
-from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
-from millgate.sim.randomness import Draws
 
 # A gateway notices a dead engine by its next failed request or its next health check (once a second).
 NOTICE_S = 1.0
@@ -34,40 +30,6 @@ class EngineTrouble:
     factor: float = 1.0
 
 
-class Refusing:
-    """A station whose door refuses a share of what it is sent; the share may change at any time."""
-
-    def __init__(self, inner: Station, reports: Reports, dice: Draws, share: float = 0.0) -> None:
-        self.name = inner.name
-        self.inner = inner
-        self.share = share
-        self._reports = reports
-        self._dice = dice
-
-    def start(self, attempt: int, job: Job) -> None:
-        """Refuse with a 503 by chance, or pass on."""
-        if self.share > 0.0 and self._dice.next() < self.share:
-            self._reports.failed(attempt, FailureKind.STATUS, Sent.REQUEST, None)
-        else:
-            self.inner.start(attempt, job)
-
-    def hang_up(self, attempt: int) -> None:
-        """Pass on."""
-        self.inner.hang_up(attempt)
-
-    def produced(self, attempt: int) -> int:
-        """Pass on."""
-        return self.inner.produced(attempt)
-
-    def read(self) -> GaugeReading:
-        """Pass on."""
-        return self.inner.read()
-
-    def totals(self) -> EngineTotals:
-        """Pass on."""
-        return self.inner.totals()
-
-
 class Timetable:
     """Puts troubles on the loop and tells the governor what its health checks would."""
 
@@ -75,10 +37,8 @@ class Timetable:
         self._loop = loop
         self._post = post
 
-    def put(
-        self, trouble: EngineTrouble, station: BatchedStation, door: Refusing, profile: EngineProfile
-    ) -> None:
-        """Let this trouble happen to this station behind this door."""
+    def put(self, trouble: EngineTrouble, station: BatchedStation, profile: EngineProfile) -> None:
+        """Let this trouble happen to this station."""
         begin, end = trouble.at_s, trouble.at_s + trouble.for_s
         at = self._loop.at
         if trouble.kind == "loss":
@@ -94,5 +54,5 @@ class Timetable:
                 model = scaled(profile, 1.0 / (1.0 + share * (trouble.factor - 1.0))).step_model()
                 at(begin + share * trouble.for_s, station.change_model, model, ENGINES)
         else:
-            at(begin, lambda _: setattr(door, "share", trouble.factor), None, ENGINES)
-            at(end, lambda _: setattr(door, "share", 0.0), None, ENGINES)
+            at(begin, lambda _: setattr(station, "refused_share", trouble.factor), None, ENGINES)
+            at(end, lambda _: setattr(station, "refused_share", 0.0), None, ENGINES)

@@ -1,7 +1,7 @@
 """What an experiment is, and how seeds become a mean with a confidence interval."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import sqrt
 from statistics import fmean, median, stdev
 from typing import Any
@@ -88,23 +88,7 @@ class ExperimentResult:
             "name": self.name,
             "question": self.question,
             "metric": self.metric,
-            "places": [
-                {
-                    "series": place.series,
-                    "x": place.x,
-                    "metrics": {
-                        name: {
-                            "mean": each.mean,
-                            "low": each.low,
-                            "high": each.high,
-                            "seeds": each.seeds,
-                            "median": each.median,
-                        }
-                        for name, each in place.metrics.items()
-                    },
-                }
-                for place in self.places
-            ],
+            "places": [asdict(place) for place in self.places],
             "facts": dict(self.facts),
         }
 

@@ -18,8 +18,7 @@ from millgate.config.blame import explain
 from millgate.config.document import read_document
 from millgate.config.load import load_config
 from millgate.config.problems import ConfigError, Problem, ValueOrigin as Spot
-from millgate.config.section import Section
-from millgate.config.values import Count, Duration, Number, YesNoAuto
+from millgate.config.values import Count, Duration, Number, Section, YesNoAuto
 from millgate.engine.profile import DEFAULT_PROFILE
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, RetryBehaviour, Sdk
@@ -32,8 +31,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
-from millgate.sim.traces.shaping import between, faster
-from millgate.sim.traces.sources import open_trace
+from millgate.sim.traces.sources import between, faster, open_trace
 from millgate.sim.world import World
 
 _RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {

@@ -7,7 +7,6 @@ link; a run's own measurements (`_all_reduce.csv`) take their place.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from millgate.sim.measured.tables import Grid, read_layers
@@ -32,29 +31,12 @@ _NVLINK_3: Final = (Link(5.2e-6, 90e9), Link(30e-6, 152e9))
 _PCIE_5: Final = (Link(12.7e-6, 36e9),)
 _PCIE_4: Final = (Link(12.7e-6, 18e9),)
 # By what is in a device's name, longest first.
-_BY_DEVICE: Final[Mapping[str, tuple[Link, ...]]] = MappingProxyType(
-    {
-        "h100": _NVLINK_4,
-        "h200": _NVLINK_4,
-        "h20": _NVLINK_4,
-        "h800": _NVLINK_4,
-        "gh200": _NVLINK_4,
-        "b200": _NVLINK_4,
-        "b300": _NVLINK_4,
-        "a100": _NVLINK_3,
-        "a800": _NVLINK_3,
-        "rtxpro6000": _PCIE_5,
-        "rtx5090": _PCIE_5,
-        "rtx4090": _PCIE_4,
-        "rtx3090": _PCIE_4,
-        "rtxa6000": _PCIE_4,
-        "a6000": _PCIE_4,
-        "a40": _PCIE_4,
-        "a10": _PCIE_4,
-        "l40": _PCIE_4,
-        "l4": _PCIE_4,
-    }
-)
+_BY_DEVICE: Final[Mapping[str, tuple[Link, ...]]] = {
+    **dict.fromkeys(("h100", "h200", "h20", "h800", "gh200", "b200", "b300"), _NVLINK_4),
+    **dict.fromkeys(("a100", "a800"), _NVLINK_3),
+    **dict.fromkeys(("rtxpro6000", "rtx5090"), _PCIE_5),
+    **dict.fromkeys(("rtx4090", "rtx3090", "rtxa6000", "a6000", "a40", "a10", "l40", "l4"), _PCIE_4),
+}
 
 
 class AllReduce:

@@ -71,13 +71,12 @@ class EngineRecord:
     @property
     def memory_share(self) -> float | None:
         """The share of a device's memory that it takes."""
-        for place in (self._started, self._cache, self._resolved_cache):
-            share = _number(place.get("gpu_memory_utilization"), "gpu_memory_utilization")
-            if share is not None:
-                if share > 1:
-                    raise MeasuredError(f"{_META}: gpu_memory_utilization: {share:g}; must be at most 1")
-                return share
-        return None
+        name = "gpu_memory_utilization"
+        told = [place.get(name) for place in (self._started, self._cache, self._resolved_cache)]
+        share = next((found for each in told if (found := _number(each, name)) is not None), None)
+        if share is not None and share > 1:
+            raise MeasuredError(f"{_META}: {name}: {share:g}; must be at most 1")
+        return share
 
     @property
     def block_tokens(self) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.contract import MOST_TOKENS, TraceError
+from millgate.sim.traces.tables import MOST_TOKENS, read_lines
 
 QUANTUM_S = 3.0
 
@@ -40,16 +40,10 @@ class _Line(msgspec.Struct):
 
 
 def _lines(path: Path) -> Iterator[Job]:
-    decode = msgspec.json.Decoder(_Line).decode
-    with path.open("rb") as lines:
-        for number, text in enumerate(lines, start=1):
-            try:
-                line = decode(text)
-            except msgspec.DecodeError as error:
-                raise TraceError(path, number, f"not a request: {error}") from None
-            yield Job(
-                line.timestamp / 1e3,
-                max(1, line.input_length),
-                max(1, line.output_length),
-                prefix_ids=line.hash_ids[: line.input_length // PREFIX_UNIT_TOKENS],
-            )
+    for _, line in read_lines(path, _Line, "request"):
+        yield Job(
+            line.timestamp / 1e3,
+            max(1, line.input_length),
+            max(1, line.output_length),
+            prefix_ids=line.hash_ids[: line.input_length // PREFIX_UNIT_TOKENS],
+        )

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
-from millgate.sim.traces.contract import MOST_TOKENS, TraceError
+from millgate.sim.traces.tables import MOST_TOKENS, TraceError, read_lines
 
 MOST_UNITS = 1 << 20
 """Units of one session; the number of a session times this keeps ids of different sessions apart."""
@@ -39,16 +39,10 @@ def read_sessions(path: Path) -> Iterator[AgentSession]:
 
     Turns of subagents are played where they were recorded, one after the other with those of their parent.
     """
-    decode = msgspec.json.Decoder(_Line).decode
-    with path.open("rb") as lines:
-        for number, text in enumerate(lines, start=1):
-            try:
-                line = decode(text)
-            except msgspec.DecodeError as error:
-                raise TraceError(path, number, f"not a session: {error}") from None
-            if line.block_tokens != PREFIX_UNIT_TOKENS:
-                raise TraceError(path, number, f"block_tokens: must be {PREFIX_UNIT_TOKENS}")
-            yield AgentSession(number, tuple(_turns(line, number)))
+    for number, line in read_lines(path, _Line, "session"):
+        if line.block_tokens != PREFIX_UNIT_TOKENS:
+            raise TraceError(path, number, f"block_tokens: must be {PREFIX_UNIT_TOKENS}")
+        yield AgentSession(number, tuple(_turns(line, number)))
 
 
 def as_recorded(begun: Iterable[tuple[float, AgentSession]]) -> Iterator[Job]:

@@ -1,15 +1,15 @@
-"""A trace by name or file: what `sim bound` and experiment files may ask for."""
+"""A trace by name or file: what `sim bound` and experiment files may ask for, and traces made faster and shorter."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.azure import read_azure
-from millgate.sim.traces.clients27 import read_clients27
 from millgate.sim.traces.mooncake import read_mooncake
 from millgate.sim.traces.sessions import AgentSession, as_recorded, read_sessions
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
+from millgate.sim.traces.tables import read_azure, read_clients27
 
 
 def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -> Iterator[Job]:
@@ -39,3 +39,24 @@ def _begun(sessions: Iterable[AgentSession], streams: Streams, rate_per_s: float
     return as_recorded(
         zip(steady(rate_per_s * len(recorded) / max(1, turns), streams), recorded, strict=False)
     )
+
+
+def faster(jobs: Iterable[Job], factor: float) -> Iterator[Job]:
+    """Yield the same jobs with every gap divided by `factor`."""
+    if not factor > 0.0:
+        raise ValueError(f"factor: must be above 0, got {factor}")
+    return (job._replace(at_s=job.at_s / factor) for job in jobs)
+
+
+def between(jobs: Iterable[Job], begin_s: float, end_s: float) -> Iterator[Job]:
+    """Yield what comes within [begin, end), moved so that it starts at 0."""
+    for job in jobs:
+        if job.at_s >= end_s:
+            return
+        if job.at_s >= begin_s:
+            yield job._replace(at_s=job.at_s - begin_s)
+
+
+def first(jobs: Iterable[Job], count: int) -> Iterator[Job]:
+    """Yield at most that many jobs."""
+    return islice(iter(jobs), count)

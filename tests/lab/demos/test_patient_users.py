@@ -6,17 +6,11 @@ from typing import cast
 
 import pytest
 from lab.demos.closed_loop import closed_loop
+from lab.demos.patient_users import PatientUser, UserManners
 
 from millgate.demos.connection import AttemptAnswer, Endpoint
-from millgate.demos.crowd import (
-    CrowdUser,
-    Story,
-    UserEnding,
-    UserManners,
-    Wish,
-    open_loop,
-)
 from millgate.demos.processes import ChildError
+from millgate.demos.users import Story, UserEnding, Wish
 
 MANNERS = UserManners(patience_s=5.0, refreshes=2, returns=3)
 HUNG_UP = AttemptAnswer(hung_up=True)
@@ -48,7 +42,7 @@ def _refusal(hint_s: float | None, *, retry: bool = True) -> AttemptAnswer:
 
 
 def _lived(script: Script) -> Story:
-    return asyncio.run(CrowdUser(cast("Endpoint", script), MANNERS).live(b"{}"))
+    return asyncio.run(PatientUser(cast("Endpoint", script), MANNERS).live(b"{}"))
 
 
 def test_an_answered_user_asks_once() -> None:
@@ -92,43 +86,8 @@ def test_hints_are_obeyed_only_so_often() -> None:
     assert _lived(Script(_refusal(0.001))).attempts == 4
 
 
-@pytest.mark.parametrize(
-    ("answer", "ending"),
-    [
-        (AttemptAnswer(), UserEnding.FAILED),
-        (AttemptAnswer(status=500), UserEnding.FAILED),
-        (AttemptAnswer(status=200, first_token_at=1.0), UserEnding.CUT),
-    ],
-)
-def test_an_answer_that_is_no_answer_is_never_whole(answer: AttemptAnswer, ending: UserEnding) -> None:
-    assert _lived(Script(answer)).ending is ending
-
-
 def _encode(number: int, wish: Wish) -> bytes:
     return f"{number} {wish.output_tokens}".encode()
-
-
-def _opened(script: Script, wishes: list[Wish], grace_s: float) -> tuple[list[Story], list[Story]]:
-    heard: list[Story] = []
-    stories = asyncio.run(
-        open_loop(cast("Endpoint", script), wishes, MANNERS, _encode, on_story=heard.append, grace_s=grace_s)
-    )
-    return stories, heard
-
-
-def test_an_open_loop_does_not_wait_for_answers() -> None:
-    """Three arrivals 10 ms apart meet a server that takes 100 ms: with waiting the last would start at 200 ms."""
-    stories, heard = _opened(Script(WHOLE, takes_s=0.1), [Wish(at * 0.01, 1, 1) for at in range(3)], 5.0)
-
-    assert [story.ending for story in stories] == [UserEnding.WHOLE] * 3
-    assert heard == stories
-
-
-def test_whoever_outlasts_the_grace_is_told_as_unfinished() -> None:
-    stories, heard = _opened(Script(WHOLE, takes_s=60.0), [Wish(0.0, 1, 1)], 0.05)
-
-    assert [story.ending for story in stories] == [UserEnding.UNFINISHED]
-    assert heard == []
 
 
 def _endless() -> Iterator[Wish]:

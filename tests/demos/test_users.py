@@ -7,8 +7,15 @@ from typing import cast
 import pytest
 
 from millgate.demos.connection import AttemptAnswer, Endpoint
-from millgate.demos.crowd import Story, UserEnding, UserManners
-from millgate.demos.sdk_users import BACKOFF_JITTER, FIRST_BACKOFF_S, SdkUser
+from millgate.demos.users import (
+    BACKOFF_JITTER,
+    FIRST_BACKOFF_S,
+    SdkUser,
+    Story,
+    UserEnding,
+    Wish,
+    open_loop,
+)
 
 HUNG_UP = AttemptAnswer(hung_up=True)
 WHOLE = AttemptAnswer(status=200, first_token_at=1.0, whole=True)
@@ -20,8 +27,9 @@ FAST = 1000.0
 class Script:
     """An endpoint that gives these answers in order, the last one for ever, and remembers when it was asked."""
 
-    def __init__(self, *answers: AttemptAnswer) -> None:
+    def __init__(self, *answers: AttemptAnswer, takes_s: float = 0.0) -> None:
         self.asked_at: list[float] = []
+        self._takes_s = takes_s
         self.patience_s: list[float] = []
         self._answers = answers
 
@@ -30,18 +38,17 @@ class Script:
         now = asyncio.get_running_loop().time()
         self.asked_at.append(now)
         self.patience_s.append(patience_s)
+        await asyncio.sleep(self._takes_s)
         answer = self._answers[min(len(self.asked_at), len(self._answers)) - 1]
         return answer._replace(ended_at=now, first_token_at=now if answer.first_token_at else None)
 
 
 def _lived(script: Script, time_scale: float = FAST) -> Story:
-    user = SdkUser(
-        cast("Endpoint", script),
-        UserManners(10.0, refreshes=3, returns=3),
-        dice=random.Random(1),
-        time_scale=time_scale,
-    )
-    return asyncio.run(user.live(b"{}"))
+    return asyncio.run(_user(script, time_scale).live(b"{}"))
+
+
+def _user(script: Script, time_scale: float = FAST) -> SdkUser:
+    return SdkUser(cast("Endpoint", script), 10.0, 4, dice=random.Random(1), time_scale=time_scale)
 
 
 @pytest.mark.parametrize("answer", [HUNG_UP, BUSY, AttemptAnswer(status=429), AttemptAnswer(status=0)])
@@ -96,3 +103,48 @@ def test_the_time_to_the_first_token_counts_from_the_first_try() -> None:
 
     assert story.first_token_s is not None
     assert story.first_token_s >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending"),
+    [
+        (AttemptAnswer(retry=False), UserEnding.FAILED),
+        (AttemptAnswer(status=500, retry=False), UserEnding.FAILED),
+        (AttemptAnswer(status=200, first_token_at=1.0), UserEnding.CUT),
+    ],
+)
+def test_an_answer_that_is_no_answer_is_never_whole(answer: AttemptAnswer, ending: UserEnding) -> None:
+    assert _lived(Script(answer)).ending is ending
+
+
+def _encode(number: int, wish: Wish) -> bytes:
+    return f"{number} {wish.output_tokens}".encode()
+
+
+def _opened(script: Script, wishes: list[Wish], grace_s: float) -> tuple[list[Story], list[Story]]:
+    heard: list[Story] = []
+    stories = asyncio.run(
+        open_loop(
+            wishes,
+            _encode,
+            lambda body: _user(script).live(body),
+            on_story=heard.append,
+            grace_s=grace_s,
+        )
+    )
+    return stories, heard
+
+
+def test_an_open_loop_does_not_wait_for_answers() -> None:
+    """Three arrivals 10 ms apart meet a server that takes 100 ms: with waiting the last would start at 200 ms."""
+    stories, heard = _opened(Script(WHOLE, takes_s=0.1), [Wish(at * 0.01, 1, 1) for at in range(3)], 5.0)
+
+    assert [story.ending for story in stories] == [UserEnding.WHOLE] * 3
+    assert heard == stories
+
+
+def test_whoever_outlasts_the_grace_is_told_as_unfinished() -> None:
+    stories, heard = _opened(Script(WHOLE, takes_s=60.0), [Wish(0.0, 1, 1)], 0.05)
+
+    assert [story.ending for story in stories] == [UserEnding.UNFINISHED]
+    assert heard == []

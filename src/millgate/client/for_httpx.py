@@ -33,7 +33,7 @@ class _AsyncStream(AsyncWatchedStream, httpx.AsyncByteStream):
     pass
 
 
-_FAMILY: Final = HttpxFamily(httpx.Response, httpx.RequestNotRead, _Stream, _AsyncStream)
+_FAMILY: Final = HttpxFamily(httpx.Response, httpx.RequestNotRead, httpx.PoolTimeout, _Stream, _AsyncStream)
 
 
 class GateTransport(httpx.BaseTransport):

@@ -33,7 +33,9 @@ class _AsyncStream(AsyncWatchedStream, httpx2.AsyncByteStream):
     pass
 
 
-_FAMILY: Final = HttpxFamily(httpx2.Response, httpx2.RequestNotRead, _Stream, _AsyncStream)
+_FAMILY: Final = HttpxFamily(
+    httpx2.Response, httpx2.RequestNotRead, httpx2.PoolTimeout, _Stream, _AsyncStream
+)
 
 
 class Httpx2GateTransport(httpx2.BaseTransport):

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, Self
 
 from millgate.dialects.line import (
+    NO_JOB,
     PORT,
     FrameError,
     LineChunk,
@@ -36,6 +37,7 @@ _MOST_LINE_BYTES: Final = 1024 * 1024
 _NO_HINT_S: Final = 0.5
 """The published daemon's constant, for a server that yields without a hint."""
 _LONGEST_HINT_S: Final = 60.0
+_PING: Final = "J_ping"
 
 
 class LineError(Exception):
@@ -235,11 +237,12 @@ class _Upload:
 
 
 def _ping(token: str, watch: Watch | None) -> Dialogue:
-    yield Write(write_request(LineRequest(Verb.PING, "J_ping", 1, token=token)))
-    reply = yield Read()
-    assert reply is not None
-    if watch is not None:
-        watch(Told(reply, 0))
+    yield Write(write_request(LineRequest(Verb.PING, _PING, 1, token=token)))
+    reply: LineReply | None = None
+    while reply is None or reply.job not in {NO_JOB, _PING}:  # a job that was given up may still be answered
+        reply = yield Read()
+        if reply is not None and watch is not None:
+            watch(Told(reply, 0))
     if reply.status is not Status.OK:
         raise AbortedError(reply.need, reply.message, reply.request_id)
     inflight, cap = reply.receipt("backend.inflight") or 0, reply.receipt("backend.cap") or 0

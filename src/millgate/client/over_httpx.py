@@ -11,6 +11,7 @@ from millgate.client.transport import (
     SPENT_STATUS,
     ConversationEnding,
     HostSessions,
+    QueuedTooLongError,
     carry,
     carry_async,
 )
@@ -22,10 +23,11 @@ TIMEOUT_S, CONNECT_WITHIN_S = 600.0, 5.0
 
 
 class HttpxFamily(NamedTuple):
-    """The classes of one library that a conversation needs: an answer, the error of a body that is not read, watched bodies."""
+    """The classes of one library that a conversation needs: an answer, two errors, watched bodies."""
 
     response: Callable[..., Any]
     not_read: type[Exception]
+    pool_timeout: type[Exception]
     stream: Callable[[Any, Leaving | None], Any]
     async_stream: Callable[[Any, Leaving | None], Any]
 
@@ -86,7 +88,11 @@ class GateCalls:
 
     def answer(self, request: Any, send: Callable[[Any], Any]) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        ending = carry(self.sessions.of(request.url), request, self._body(request), send, _close)
+        session = self.sessions.of(request.url)
+        try:
+            ending = carry(session, request, self._body(request), send, _close)
+        except QueuedTooLongError as error:
+            raise self._family.pool_timeout(str(error)) from None
         response = self._answered(ending)
         response.stream = self._family.stream(response.stream, ending.leaving)
         return response
@@ -94,7 +100,10 @@ class GateCalls:
     async def answer_async(self, request: Any, send: Callable[[Any], Any]) -> Any:
         """Do the same for asyncio."""
         session = self.sessions.of(request.url)
-        ending = await carry_async(session, request, self._body(request), send, _aclose)
+        try:
+            ending = await carry_async(session, request, self._body(request), send, _aclose)
+        except QueuedTooLongError as error:
+            raise self._family.pool_timeout(str(error)) from None
         response = self._answered(ending)
         response.stream = self._family.async_stream(response.stream, ending.leaving)
         return response

@@ -15,10 +15,11 @@ from millgate.client.call import (
     ResponseHead,
     SendRequest,
     Sleep,
+    StandInLine,
     Step,
     converse,
 )
-from millgate.client.session import HostSession, HostSettings, Turn, session_of
+from millgate.client.session import HostKey, HostSession, HostSettings, host_key, session_of
 
 
 class UrlAddress(Protocol):
@@ -81,19 +82,23 @@ class ConversationEnding(NamedTuple):
     leaving: Leaving | None
 
 
+class QueuedTooLongError(Exception):
+    """The call has stood in line for its pool timeout."""
+
+
 class HostSessions:
     """The sessions that one transport has used, which keeps them alive."""
 
     def __init__(self, settings: HostSettings | None) -> None:
         self._settings = settings or HostSettings()
-        self._known: dict[tuple[str, str, int | None], HostSession] = {}
+        self._known: dict[HostKey, HostSession] = {}
 
     def of(self, url: UrlAddress) -> HostSession:
         """Return the session of this address."""
-        key = (url.scheme, url.host, url.port)
+        key = host_key(url.scheme, url.host, url.port)
         session = self._known.get(key)
         if session is None:
-            session = self._known[key] = session_of(*key, self._settings)
+            session = self._known[key] = session_of(key, self._settings)
         return session
 
 
@@ -104,7 +109,7 @@ def carry(
     send: Callable[[RequestT], ResponseT],
     close: Callable[[ResponseT], None],
 ) -> ConversationEnding:
-    """Lead one synchronous call to its last answer."""
+    """Lead one synchronous call to its last answer; raises QueuedTooLongError."""
     told = threading.Event()
     conversation = converse(session, _asked(request, body), told.set, time.monotonic)
     response: ResponseT | None = None
@@ -122,7 +127,7 @@ def carry(
             elif isinstance(step, Sleep):
                 time.sleep(step.seconds)
             else:
-                _stand(session, step.turn, told)
+                _stand(session, step, told)
     except StopIteration as stop:
         return _ending(stop.value, response)
     finally:
@@ -136,7 +141,7 @@ async def carry_async(
     send: Callable[[RequestT], Awaitable[ResponseT]],
     close: Callable[[ResponseT], Awaitable[None]],
 ) -> ConversationEnding:
-    """Lead one asynchronous call to its last answer."""
+    """Lead one asynchronous call to its last answer; raises QueuedTooLongError."""
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     conversation = converse(
         session, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
@@ -157,7 +162,7 @@ async def carry_async(
             elif isinstance(step, Sleep):
                 await asyncio.sleep(step.seconds)
             else:
-                await _stand_async(session, step.turn, told)
+                await _stand_async(session, step, told)
         raise AssertionError("a conversation ends with an answer")
     finally:
         conversation.close()
@@ -172,20 +177,35 @@ def _next(conversation: Conversation, heard: ResponseHead | None) -> Step | Fina
         return final
 
 
-def _stand(session: HostSession, turn: Turn, told: threading.Event) -> None:
-    while not turn.sent:
-        told.wait(session.look(turn))
+def _stand(session: HostSession, step: StandInLine, told: threading.Event) -> None:
+    began = time.monotonic()
+    while not step.turn.sent:
+        told.wait(_look_s(session, step, began))
         told.clear()
 
 
-async def _stand_async(session: HostSession, turn: Turn, told: asyncio.Event) -> None:
-    while not turn.sent:
+async def _stand_async(session: HostSession, step: StandInLine, told: asyncio.Event) -> None:
+    began = time.monotonic()
+    while not step.turn.sent:
         try:
-            async with asyncio.timeout(session.look(turn)):
+            async with asyncio.timeout(_look_s(session, step, began)):
                 await told.wait()
         except TimeoutError:
             continue
         told.clear()
+
+
+def _look_s(session: HostSession, step: StandInLine, began: float) -> float:
+    """Return how long to wait before looking again; raises QueuedTooLongError when the wait is over."""
+    look_s = session.look(step.turn)
+    if step.within_s is None or step.turn.sent:
+        return look_s
+    left_s = began + step.within_s - time.monotonic()
+    if left_s <= 0:
+        raise QueuedTooLongError(
+            f"no turn within {step.within_s:g} s: calls in flight or `limits` leave no room"
+        )
+    return min(look_s, left_s)
 
 
 def _ending(final: Final_, response: Any) -> ConversationEnding:
@@ -197,9 +217,14 @@ def _ending(final: Final_, response: Any) -> ConversationEnding:
 
 
 def _asked(request: HttpxRequest, body: bytes | None) -> Asked:
-    """Read what a conversation needs to know; the time allowed is the read timeout, as the SDKs mean it."""
+    """Read what a conversation needs to know; the time allowed is the read timeout, as the SDKs mean it.
+
+    The pool timeout is for a place among the connections, so it bounds the wait in line.
+    """
     timeout: Mapping[str, float | None] = request.extensions.get("timeout") or {}
-    return Asked(body or b"", body is not None, dict(request.headers), timeout.get("read"))
+    return Asked(
+        body or b"", body is not None, dict(request.headers), timeout.get("read"), timeout.get("pool")
+    )
 
 
 def _dressed(request: RequestT, headers: Mapping[str, str]) -> RequestT:

@@ -76,6 +76,7 @@ class Gate:
         _check("max_queue", max_queue, 0)
         _check("max_wait_s", max_wait_s, 0)
         _check("deadline_s", deadline_s, 0)
+        _check("expected_s", expected_s, 0)
         lane = LaneSettings(
             name=name,
             ttft_slo_s=deadline_s or _NO_DEADLINE_S,
@@ -276,10 +277,14 @@ class _Turn:
         self.decision: Admit | Yield | None = None
         self.wake = wake
 
-    def decided(self, decision: Admit | Yield) -> None:
-        """Take note, then wake."""
+    def decided(self, decision: Admit | Yield) -> bool:
+        """Take note, then wake; return False where the loop that waited is closed."""
         self.decision = decision
-        self.wake()
+        try:
+            self.wake()
+        except RuntimeError:
+            return False
+        return True
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:
@@ -326,5 +331,5 @@ def _digest(key: bytes | str) -> int:
 
 
 def _check(name: str, value: float | None, least: int) -> None:
-    if value is not None and value < least:
+    if value is not None and not value >= least:  # so that NaN is none
         raise ValueError(f"{name} is {value}, the least is {least}")

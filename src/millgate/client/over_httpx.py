@@ -11,7 +11,6 @@ from millgate.client.transport import (
     SPENT_STATUS,
     ConversationEnding,
     HostSessions,
-    QueuedTooLongError,
     carry,
     carry_async,
 )
@@ -32,12 +31,24 @@ class HttpxFamily(NamedTuple):
     async_stream: Callable[[Any, Leaving | None], Any]
 
 
-class WatchedStream:
+class _WatchedBody:
     """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
 
     def __init__(self, inner: Any, leaving: Leaving | None) -> None:
         self._inner = inner
         self._leaving = leaving
+
+    def _over(self) -> None:
+        if self._leaving is not None:
+            self._leaving.now()
+
+    def __del__(self) -> None:
+        if self._leaving is not None:
+            self._leaving.lost()
+
+
+class WatchedStream(_WatchedBody):
+    """A body that is read from threads."""
 
     def __iter__(self) -> Iterator[bytes]:
         yield from self._inner
@@ -47,20 +58,11 @@ class WatchedStream:
         try:
             self._inner.close()
         finally:
-            if self._leaving is not None:
-                self._leaving.now()
-
-    def __del__(self) -> None:
-        if self._leaving is not None:
-            self._leaving.lost()
+            self._over()
 
 
-class AsyncWatchedStream:
+class AsyncWatchedStream(_WatchedBody):
     """The same for asyncio."""
-
-    def __init__(self, inner: Any, leaving: Leaving | None) -> None:
-        self._inner = inner
-        self._leaving = leaving
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._inner:
@@ -71,12 +73,7 @@ class AsyncWatchedStream:
         try:
             await self._inner.aclose()
         finally:
-            if self._leaving is not None:
-                self._leaving.now()
-
-    def __del__(self) -> None:
-        if self._leaving is not None:
-            self._leaving.lost()
+            self._over()
 
 
 class GateCalls:
@@ -88,22 +85,16 @@ class GateCalls:
 
     def answer(self, request: Any, send: Callable[[Any], Any]) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session = self.sessions.of(request.url)
-        try:
-            ending = carry(session, request, self._body(request), send, _close)
-        except QueuedTooLongError as error:
-            raise self._family.pool_timeout(str(error)) from None
+        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        ending = carry(session, request, self._body(request), send, _close, late)
         response = self._answered(ending)
         response.stream = self._family.stream(response.stream, ending.leaving)
         return response
 
     async def answer_async(self, request: Any, send: Callable[[Any], Any]) -> Any:
         """Do the same for asyncio."""
-        session = self.sessions.of(request.url)
-        try:
-            ending = await carry_async(session, request, self._body(request), send, _aclose)
-        except QueuedTooLongError as error:
-            raise self._family.pool_timeout(str(error)) from None
+        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        ending = await carry_async(session, request, self._body(request), send, _aclose, late)
         response = self._answered(ending)
         response.stream = self._family.async_stream(response.stream, ending.leaving)
         return response

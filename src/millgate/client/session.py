@@ -4,7 +4,6 @@ A burst waits here, in order, where waiting is free and can be cancelled, instea
 attempt costs both sides. For threads and for any number of loops.
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -156,14 +155,10 @@ class HostSession:
         return None
 
 
+# The process is a part: one that was forked begins anew, as no call of its parent ever ends there.
 HostKey = tuple[int, str, str, int | None]
 _SESSIONS: WeakValueDictionary[HostKey, HostSession] = WeakValueDictionary()
 _HOMES_LOCK = threading.Lock()
-
-
-def host_key(scheme: str, host: str, port: int | None) -> HostKey:
-    """Return the name of a host in this process: a fork begins anew, as no call of its parent ever ends there."""
-    return os.getpid(), scheme, host, port
 
 
 def session_of(key: HostKey, settings: HostSettings) -> HostSession:

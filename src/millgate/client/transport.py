@@ -1,6 +1,7 @@
 """Carrying out a conversation: once with threads, once with asyncio, for any library's requests and answers."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -19,7 +20,7 @@ from millgate.client.call import (
     Step,
     converse,
 )
-from millgate.client.session import HostKey, HostSession, HostSettings, host_key, session_of
+from millgate.client.session import HostKey, HostSession, HostSettings, session_of
 
 
 class UrlAddress(Protocol):
@@ -82,10 +83,6 @@ class ConversationEnding(NamedTuple):
     leaving: Leaving | None
 
 
-class QueuedTooLongError(Exception):
-    """The call has stood in line for its pool timeout."""
-
-
 class HostSessions:
     """The sessions that one transport has used, which keeps them alive."""
 
@@ -95,7 +92,7 @@ class HostSessions:
 
     def of(self, url: UrlAddress) -> HostSession:
         """Return the session of this address."""
-        key = host_key(url.scheme, url.host, url.port)
+        key = (os.getpid(), url.scheme, url.host, url.port)
         session = self._known.get(key)
         if session is None:
             session = self._known[key] = session_of(key, self._settings)
@@ -108,8 +105,9 @@ def carry(
     body: bytes | None,
     send: Callable[[RequestT], ResponseT],
     close: Callable[[ResponseT], None],
+    late: type[Exception],
 ) -> ConversationEnding:
-    """Lead one synchronous call to its last answer; raises QueuedTooLongError."""
+    """Lead one synchronous call to its last answer; a wait in line that is too long is `late`."""
     told = threading.Event()
     conversation = converse(session, _asked(request, body), told.set, time.monotonic)
     response: ResponseT | None = None
@@ -127,7 +125,7 @@ def carry(
             elif isinstance(step, Sleep):
                 time.sleep(step.seconds)
             else:
-                _stand(session, step, told)
+                _stand(session, step, told, late)
     except StopIteration as stop:
         return _ending(stop.value, response)
     finally:
@@ -140,8 +138,9 @@ async def carry_async(
     body: bytes | None,
     send: Callable[[RequestT], Awaitable[ResponseT]],
     close: Callable[[ResponseT], Awaitable[None]],
+    late: type[Exception],
 ) -> ConversationEnding:
-    """Lead one asynchronous call to its last answer; raises QueuedTooLongError."""
+    """Lead one asynchronous call to its last answer; a wait in line that is too long is `late`."""
     told, loop = asyncio.Event(), asyncio.get_running_loop()
     conversation = converse(
         session, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
@@ -162,7 +161,7 @@ async def carry_async(
             elif isinstance(step, Sleep):
                 await asyncio.sleep(step.seconds)
             else:
-                await _stand_async(session, step, told)
+                await _stand_async(session, step, told, late)
         raise AssertionError("a conversation ends with an answer")
     finally:
         conversation.close()
@@ -177,34 +176,34 @@ def _next(conversation: Conversation, heard: ResponseHead | None) -> Step | Fina
         return final
 
 
-def _stand(session: HostSession, step: StandInLine, told: threading.Event) -> None:
+def _stand(session: HostSession, step: StandInLine, told: threading.Event, late: type[Exception]) -> None:
     began = time.monotonic()
     while not step.turn.sent:
-        told.wait(_look_s(session, step, began))
+        told.wait(_look_s(session, step, began, late))
         told.clear()
 
 
-async def _stand_async(session: HostSession, step: StandInLine, told: asyncio.Event) -> None:
+async def _stand_async(
+    session: HostSession, step: StandInLine, told: asyncio.Event, late: type[Exception]
+) -> None:
     began = time.monotonic()
     while not step.turn.sent:
         try:
-            async with asyncio.timeout(_look_s(session, step, began)):
+            async with asyncio.timeout(_look_s(session, step, began, late)):
                 await told.wait()
         except TimeoutError:
             continue
         told.clear()
 
 
-def _look_s(session: HostSession, step: StandInLine, began: float) -> float:
-    """Return how long to wait before looking again; raises QueuedTooLongError when the wait is over."""
+def _look_s(session: HostSession, step: StandInLine, began: float, late: type[Exception]) -> float:
+    """Return how long to wait before looking again; raises `late` when the wait is over."""
     look_s = session.look(step.turn)
     if step.within_s is None or step.turn.sent:
         return look_s
     left_s = began + step.within_s - time.monotonic()
     if left_s <= 0:
-        raise QueuedTooLongError(
-            f"no turn within {step.within_s:g} s: calls in flight or `limits` leave no room"
-        )
+        raise late(f"no turn within {step.within_s:g} s: calls in flight or `limits` leave no room")
     return min(look_s, left_s)
 
 

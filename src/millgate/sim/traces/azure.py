@@ -10,12 +10,16 @@ from pathlib import Path
 from millgate.sim.jobs import Job
 from millgate.sim.traces.contract import TraceError, count_of
 
+_COLUMNS = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
 
 def read_azure(path: Path) -> Iterator[Job]:
     """Yield the requests of a file in order, from time 0 on; TraceError names the line that makes no sense."""
     first: datetime | None = None
-    with path.open(encoding="utf-8") as lines:
-        next(lines, None)
+    with path.open(encoding="utf-8-sig") as lines:
+        head = next(lines, "").strip()
+        if head != _COLUMNS:
+            raise TraceError(path, 1, f"the columns must be {_COLUMNS}, not {head[:80]!r}")
         for number, line in enumerate(lines, start=2):
             cells = line.strip().split(",")
             if len(cells) != 3:

@@ -235,7 +235,7 @@ def test_a_cancelled_call_leaves_the_line_and_the_flight(library: Any) -> None:
         async with module.AsyncClient(transport=transport, base_url=url) as client:
             first, second = (asyncio.create_task(client.post("/", content=b"x")) for _ in range(2))
             await asyncio.sleep(0.1)
-            session = transport._calls.sessions.of(module.URL(url))
+            session = transport.sessions.of(module.URL(url))
             assert (session.window.inflight, session.waiting) == (1, 1)
             second.cancel()
             await asyncio.wait((second,))
@@ -256,7 +256,7 @@ def test_a_stream_is_in_flight_until_it_is_closed(library: Any) -> None:
 
     with FakeUpstream(script) as engine, library.client() as http_client:
         client = openai.OpenAI(base_url=engine.url + "/v1", api_key="k", http_client=http_client)
-        session = http_client._transport._calls.sessions.of(http_client._merge_url(engine.url))
+        session = http_client._transport.sessions.of(http_client._merge_url(engine.url))
         stream = client.chat.completions.create(model="m", messages=HELLO, stream=True)
         assert session.window.inflight == 1
         assert next(chunk.choices[0].delta.content for chunk in stream if chunk.choices) == "a"
@@ -301,7 +301,7 @@ def test_a_wait_in_line_ends_with_the_calls_pool_timeout(library: Any, settings:
 
     async def body(url: str) -> None:
         async with library.async_client(settings, base_url=url) as client:
-            session = client._transport._calls.sessions.of(module.URL(url))
+            session = client._transport.sessions.of(module.URL(url))
             async with client.stream("POST", "/", content=b"x"):
                 with pytest.raises(module.PoolTimeout, match=r"no turn within 0\.2 s"):
                     await asyncio.wait_for(client.post("/", content=b"y", timeout=0.2), 10)
@@ -309,11 +309,11 @@ def test_a_wait_in_line_ends_with_the_calls_pool_timeout(library: Any, settings:
 
     with FakeUpstream(script) as engine:
         asyncio.run(body(engine.url))
-        with library.client(settings, base_url=engine.url) as client:
-            first = client.send(client.build_request("POST", "/", content=b"x"), stream=True)
-            with pytest.raises(module.PoolTimeout, match=r"no turn within 0\.2 s"):
-                client.post("/", content=b"y", timeout=0.2)
-            first.close()
+    with FakeUpstream(script) as engine, library.client(settings, base_url=engine.url) as client:
+        first = client.send(client.build_request("POST", "/", content=b"x"), stream=True)
+        with pytest.raises(module.PoolTimeout, match=r"no turn within 0\.2 s"):
+            client.post("/", content=b"y", timeout=0.2)
+        first.close()
 
 
 def test_threads_share_the_line(library: Any) -> None:
@@ -347,7 +347,7 @@ def test_known_rates_are_kept_at_home(library: Any) -> None:
     """600 a minute is ten a second beyond the first minute's worth; twelve calls against a bucket of ten wait."""
     settings = HostSettings(limits=Limits(rpm=600, otpm=256 * 600))
     with FakeUpstream(script_of(GOOD)) as engine, library.client(settings) as http_client:
-        session = http_client._transport._calls.sessions.of(http_client._merge_url(engine.url))
+        session = http_client._transport.sessions.of(http_client._merge_url(engine.url))
         for bucket in session._pace._buckets.values():
             bucket._capacity /= 60
             bucket._level /= 60

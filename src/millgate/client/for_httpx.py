@@ -12,6 +12,7 @@ from millgate.client.over_httpx import (
     MOST_CONNECTIONS,
     MOST_KEPT_CONNECTIONS,
     TIMEOUT_S,
+    AsyncGateCalls,
     AsyncWatchedStream,
     GateCalls,
     HttpxFamily,
@@ -36,43 +37,22 @@ class _AsyncStream(AsyncWatchedStream, httpx.AsyncByteStream):
 _FAMILY: Final = HttpxFamily(httpx.Response, httpx.RequestNotRead, httpx.PoolTimeout, _Stream, _AsyncStream)
 
 
-class GateTransport(httpx.BaseTransport):
+class GateTransport(GateCalls, httpx.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
     def __init__(
         self, inner: httpx.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        self._inner = inner or httpx.HTTPTransport(limits=_LIMITS)
-        self._calls = GateCalls(_FAMILY, settings)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one call and return its last answer."""
-        response: httpx.Response = self._calls.answer(request, self._inner.handle_request)
-        return response
-
-    def close(self) -> None:
-        """Close the wrapped transport."""
-        self._inner.close()
+        super().__init__(inner or httpx.HTTPTransport(limits=_LIMITS), _FAMILY, settings)
 
 
-class AsyncGateTransport(httpx.AsyncBaseTransport):
+class AsyncGateTransport(AsyncGateCalls, httpx.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
         self, inner: httpx.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        self._inner = inner or httpx.AsyncHTTPTransport(limits=_LIMITS)
-        self._calls = GateCalls(_FAMILY, settings)
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send one call and return its last answer."""
-        send = self._inner.handle_async_request
-        response: httpx.Response = await self._calls.answer_async(request, send)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the wrapped transport."""
-        await self._inner.aclose()
+        super().__init__(inner or httpx.AsyncHTTPTransport(limits=_LIMITS), _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx.Client:

@@ -12,6 +12,7 @@ from millgate.client.over_httpx import (
     MOST_CONNECTIONS,
     MOST_KEPT_CONNECTIONS,
     TIMEOUT_S,
+    AsyncGateCalls,
     AsyncWatchedStream,
     GateCalls,
     HttpxFamily,
@@ -38,43 +39,22 @@ _FAMILY: Final = HttpxFamily(
 )
 
 
-class Httpx2GateTransport(httpx2.BaseTransport):
+class Httpx2GateTransport(GateCalls, httpx2.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
     def __init__(
         self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        self._inner = inner or httpx2.HTTPTransport(limits=_LIMITS)
-        self._calls = GateCalls(_FAMILY, settings)
-
-    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one call and return its last answer."""
-        response: httpx2.Response = self._calls.answer(request, self._inner.handle_request)
-        return response
-
-    def close(self) -> None:
-        """Close the wrapped transport."""
-        self._inner.close()
+        super().__init__(inner or httpx2.HTTPTransport(limits=_LIMITS), _FAMILY, settings)
 
 
-class AsyncHttpx2GateTransport(httpx2.AsyncBaseTransport):
+class AsyncHttpx2GateTransport(AsyncGateCalls, httpx2.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        self._inner = inner or httpx2.AsyncHTTPTransport(limits=_LIMITS)
-        self._calls = GateCalls(_FAMILY, settings)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one call and return its last answer."""
-        send = self._inner.handle_async_request
-        response: httpx2.Response = await self._calls.answer_async(request, send)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the wrapped transport."""
-        await self._inner.aclose()
+        super().__init__(inner or httpx2.AsyncHTTPTransport(limits=_LIMITS), _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:

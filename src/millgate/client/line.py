@@ -15,7 +15,7 @@ import ssl as tls
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypedDict, Unpack
 
 from millgate.dialects.line import (
     NO_JOB,
@@ -111,18 +111,31 @@ Dialogue = Generator[Step, LineReply | None, Any]
 Watch = Callable[[Told], None]
 
 
+class _Manner(TypedDict, total=False):
+    content_type: str
+    chunk_bytes: int
+    want_result: bool
+    session: str
+
+
+class Sending(_Manner, total=False):
+    """How a payload is sent, where it is not the usual way: `job` names it."""
+
+    job: str
+
+
 class _Job(NamedTuple):
     """One payload to be sent, and how."""
 
     payload: bytes
     name: str
-    content_type: str
-    chunk_bytes: int
-    want_result: bool
-    session: str
     retries: int
     token: str
     watch: Watch | None
+    content_type: str = "application/json"
+    chunk_bytes: int = CHUNK_BYTES
+    want_result: bool = False
+    session: str = ""
 
     def manifest(self) -> Manifest:
         """Return what is said about the payload."""
@@ -270,33 +283,12 @@ class _Addressed:
         self._watch = watch
         self._jobs = 0
 
-    def _upload(
-        self,
-        payload: bytes,
-        job: str,
-        content_type: str,
-        chunk_bytes: int,
-        session: str,
-        *,
-        want_result: bool,
-    ) -> Dialogue:
+    def _upload(self, payload: bytes, *, job: str = "", **how: Unpack[_Manner]) -> Dialogue:
         if not payload:
             raise LineError("the payload is empty")
         self._jobs += 1
         name = job or f"J_{self._jobs}"
-        return _Upload(
-            _Job(
-                payload,
-                name,
-                content_type,
-                chunk_bytes,
-                want_result,
-                session,
-                self._retries,
-                self._token,
-                self._watch,
-            )
-        ).run()
+        return _Upload(_Job(payload, name, self._retries, self._token, self._watch, **how)).run()
 
 
 class LineClient(_Addressed):
@@ -315,20 +307,9 @@ class LineClient(_Addressed):
         self._reader.close()
         self._socket.close()
 
-    def send(
-        self,
-        payload: bytes,
-        *,
-        job: str = "",
-        content_type: str = "application/json",
-        chunk_bytes: int = CHUNK_BYTES,
-        want_result: bool = False,
-        session: str = "",
-    ) -> SentJob:
+    def send(self, payload: bytes, **how: Unpack[Sending]) -> SentJob:
         """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
-        sent: SentJob = self._lead(
-            self._upload(payload, job, content_type, chunk_bytes, session, want_result=want_result)
-        )
+        sent: SentJob = self._lead(self._upload(payload, **how))
         return sent
 
     def ping(self) -> Pinged:
@@ -370,20 +351,9 @@ class AsyncLineClient(_Addressed):
     async def __aexit__(self, *_: object) -> None:
         self._writer.close()
 
-    async def send(
-        self,
-        payload: bytes,
-        *,
-        job: str = "",
-        content_type: str = "application/json",
-        chunk_bytes: int = CHUNK_BYTES,
-        want_result: bool = False,
-        session: str = "",
-    ) -> SentJob:
+    async def send(self, payload: bytes, **how: Unpack[Sending]) -> SentJob:
         """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
-        sent: SentJob = await self._lead(
-            self._upload(payload, job, content_type, chunk_bytes, session, want_result=want_result)
-        )
+        sent: SentJob = await self._lead(self._upload(payload, **how))
         return sent
 
     async def ping(self) -> Pinged:

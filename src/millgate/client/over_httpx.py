@@ -9,7 +9,6 @@ from millgate.client.transport import (
     SPENT_BODY,
     SPENT_HEADERS,
     SPENT_STATUS,
-    ConversationEnding,
     HostSessions,
     carry,
     carry_async,
@@ -76,33 +75,16 @@ class AsyncWatchedStream(_WatchedBody):
             self._over()
 
 
-class GateCalls:
-    """Leads the calls of one transport of this family to their last answers: see `millgate.client.call`."""
+class _GateCalls:
+    """Leads the calls of one transport of this family, sent by `inner`, to their last answers: see `millgate.client.call`."""
 
-    def __init__(self, family: HttpxFamily, settings: HostSettings | None) -> None:
+    def __init__(self, inner: Any, family: HttpxFamily, settings: HostSettings | None) -> None:
+        self._inner = inner
         self._family = family
         self.sessions = HostSessions(settings)
 
-    def answer(self, request: Any, send: Callable[[Any], Any]) -> Any:
-        """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self._family.pool_timeout
-        ending = carry(session, request, self._body(request), send, _close, late)
-        response = self._answered(ending)
-        response.stream = self._family.stream(response.stream, ending.leaving)
-        return response
-
-    async def answer_async(self, request: Any, send: Callable[[Any], Any]) -> Any:
-        """Do the same for asyncio."""
-        session, late = self.sessions.of(request.url), self._family.pool_timeout
-        ending = await carry_async(session, request, self._body(request), send, _aclose, late)
-        response = self._answered(ending)
-        response.stream = self._family.async_stream(response.stream, ending.leaving)
-        return response
-
-    def _answered(self, ending: ConversationEnding) -> Any:
-        if ending.response is None:
-            return self._family.response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
-        return ending.response
+    def _made_up(self) -> Any:
+        return self._family.response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
 
     def _body(self, request: Any) -> bytes | None:
         """Return the body if it can be sent again, None for one that is read as it is sent."""
@@ -113,9 +95,34 @@ class GateCalls:
         return body
 
 
-def _close(response: Any) -> None:
-    response.close()
+class GateCalls(_GateCalls):
+    """The calls of threads."""
+
+    def handle_request(self, request: Any) -> Any:
+        """Send one call and return its last answer, with a watched body."""
+        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        last, leaving = carry(session, request, self._body(request), self._inner.handle_request, late)
+        response = self._made_up() if last is None else last
+        response.stream = self._family.stream(response.stream, leaving)
+        return response
+
+    def close(self) -> None:
+        """Close the wrapped transport."""
+        self._inner.close()
 
 
-async def _aclose(response: Any) -> None:
-    await response.aclose()
+class AsyncGateCalls(_GateCalls):
+    """The calls of asyncio."""
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Send one call and return its last answer, with a watched body."""
+        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        send = self._inner.handle_async_request
+        last, leaving = await carry_async(session, request, self._body(request), send, late)
+        response = self._made_up() if last is None else last
+        response.stream = self._family.async_stream(response.stream, leaving)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the wrapped transport."""
+        await self._inner.aclose()

@@ -4,8 +4,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from millgate.client.call import (
     Asked,
@@ -22,47 +22,6 @@ from millgate.client.call import (
 )
 from millgate.client.session import HostKey, HostSession, HostSettings, session_of
 
-
-class UrlAddress(Protocol):
-    """What is read of a URL."""
-
-    @property
-    def scheme(self) -> str:
-        """Http or https."""
-
-    @property
-    def host(self) -> str:
-        """The host's name."""
-
-    @property
-    def port(self) -> int | None:
-        """The port, None for the scheme's own."""
-
-
-class HttpxRequest(Protocol):
-    """What is read and written of a request; both libraries' requests are this."""
-
-    headers: Any
-    extensions: Any
-
-    @property
-    def url(self) -> UrlAddress:
-        """Where it goes."""
-
-
-class HttpxResponse(Protocol):
-    """What is read of an answer."""
-
-    status_code: int
-
-    @property
-    def headers(self) -> MutableMapping[str, str]:
-        """Its headers, looked up without case."""
-
-
-RequestT = TypeVar("RequestT", bound=HttpxRequest)
-ResponseT = TypeVar("ResponseT", bound=HttpxResponse)
-
 # A refusal made here, in the words of the OpenAI dialect; every SDK reads the status and `x-should-retry`.
 SPENT_STATUS = 503
 SPENT_HEADERS = {
@@ -76,11 +35,8 @@ SPENT_BODY = (
 )
 
 
-class ConversationEnding(NamedTuple):
-    """The last answer (None: the caller makes one up), and what to do when its body is over."""
-
-    response: Any
-    leaving: Leaving | None
+# The last answer (None: the caller makes one up), and what is told when its body is over.
+ConversationEnding = tuple[Any, Leaving | None]
 
 
 class HostSessions:
@@ -90,7 +46,7 @@ class HostSessions:
         self._settings = settings or HostSettings()
         self._known: dict[HostKey, HostSession] = {}
 
-    def of(self, url: UrlAddress) -> HostSession:
+    def of(self, url: Any) -> HostSession:
         """Return the session of this address."""
         key = (os.getpid(), url.scheme, url.host, url.port)
         session = self._known.get(key)
@@ -101,16 +57,15 @@ class HostSessions:
 
 def carry(
     session: HostSession,
-    request: RequestT,
+    request: Any,
     body: bytes | None,
-    send: Callable[[RequestT], ResponseT],
-    close: Callable[[ResponseT], None],
+    send: Callable[[Any], Any],
     late: type[Exception],
 ) -> ConversationEnding:
     """Lead one synchronous call to its last answer; a wait in line that is too long is `late`."""
     told = threading.Event()
     conversation = converse(session, _asked(request, body), told.set, time.monotonic)
-    response: ResponseT | None = None
+    response: Any = None
     heard: ResponseHead | None = None
     try:
         while True:
@@ -120,8 +75,7 @@ def carry(
                 response = send(_dressed(request, step.headers))
                 heard = ResponseHead(response.status_code, response.headers)
             elif isinstance(step, Discard):
-                assert response is not None
-                close(response)
+                response.close()
             elif isinstance(step, Sleep):
                 time.sleep(step.seconds)
             else:
@@ -134,10 +88,9 @@ def carry(
 
 async def carry_async(
     session: HostSession,
-    request: RequestT,
+    request: Any,
     body: bytes | None,
-    send: Callable[[RequestT], Awaitable[ResponseT]],
-    close: Callable[[ResponseT], Awaitable[None]],
+    send: Callable[[Any], Awaitable[Any]],
     late: type[Exception],
 ) -> ConversationEnding:
     """Lead one asynchronous call to its last answer; a wait in line that is too long is `late`."""
@@ -145,7 +98,7 @@ async def carry_async(
     conversation = converse(
         session, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
     )
-    response: ResponseT | None = None
+    response: Any = None
     heard: ResponseHead | None = None
     try:
         while (step := _next(conversation, heard)) is not None:
@@ -156,8 +109,7 @@ async def carry_async(
                 response = await send(_dressed(request, step.headers))
                 heard = ResponseHead(response.status_code, response.headers)
             elif isinstance(step, Discard):
-                assert response is not None
-                await close(response)
+                await response.aclose()
             elif isinstance(step, Sleep):
                 await asyncio.sleep(step.seconds)
             else:
@@ -209,13 +161,13 @@ def _look_s(session: HostSession, step: StandInLine, began: float, late: type[Ex
 
 def _ending(final: Final_, response: Any) -> ConversationEnding:
     if not final.answered:
-        return ConversationEnding(None, None)
+        return None, None
     if final.quiet:
         response.headers["x-should-retry"] = "false"
-    return ConversationEnding(response, final.leaving)
+    return response, final.leaving
 
 
-def _asked(request: HttpxRequest, body: bytes | None) -> Asked:
+def _asked(request: Any, body: bytes | None) -> Asked:
     """Read what a conversation needs to know; the time allowed is the read timeout, as the SDKs mean it.
 
     The pool timeout is for a place among the connections, so it bounds the wait in line.
@@ -226,7 +178,7 @@ def _asked(request: HttpxRequest, body: bytes | None) -> Asked:
     )
 
 
-def _dressed(request: RequestT, headers: Mapping[str, str]) -> RequestT:
+def _dressed(request: Any, headers: Mapping[str, str]) -> Any:
     for name, value in headers.items():
         request.headers[name] = value
     return request

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import aclosing
 from functools import wraps
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from millgate.core.decisions import Admit, Yield
@@ -115,7 +114,17 @@ class Gate:
         """
         _check("tokens", tokens, 1)
         _check("streams", streams, 1)
-        return Slot(self._driver, tokens, streams, tenant, key, max_wait_s, time_allowed_s)
+        arrival = Arrived(
+            self._driver.next_attempt(),
+            tenant=tenant,
+            prompt_bytes=round(tokens * PRIOR_BYTES_PER_TOKEN),
+            max_tokens=1,
+            answers=streams,
+            time_allowed_s=time_allowed_s,
+            max_wait_s=max_wait_s,
+            fingerprint=None if key is None else lambda: _digest(key),
+        )
+        return Slot(self._driver, arrival)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, coroutine function or async generator: every call takes a slot of one token."""
@@ -159,28 +168,10 @@ class Slot:
     An exception that leaves the block counts as a failure, a cancellation as a client that left.
     """
 
-    def __init__(
-        self,
-        driver: ThreadedDriver,
-        tokens: int,
-        streams: int,
-        tenant: str,
-        key: bytes | str | None,
-        max_wait_s: float | None,
-        time_allowed_s: float | None,
-    ) -> None:
+    def __init__(self, driver: ThreadedDriver, arrival: Arrived) -> None:
         self._driver = driver
-        self._number = driver.next_attempt()
-        self._arrival = Arrived(
-            self._number,
-            tenant=tenant,
-            prompt_bytes=round(tokens * PRIOR_BYTES_PER_TOKEN),
-            max_tokens=1,
-            answers=streams,
-            time_allowed_s=time_allowed_s,
-            max_wait_s=max_wait_s,
-            fingerprint=None if key is None else lambda: _digest(key),
-        )
+        self._number = arrival.attempt
+        self._arrival = arrival
         self._entered = False
         self._failed = False
         self.waited_s = 0.0
@@ -201,12 +192,7 @@ class Slot:
             raise
         return self._take(turn.decision)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(error)
 
     # ---- asynchronous
@@ -225,12 +211,7 @@ class Slot:
             raise
         return self._take(turn.decision)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(error)
 
     # ---- both

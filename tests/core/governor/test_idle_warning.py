@@ -21,4 +21,5 @@ def test_the_early_warning_of_a_gate_that_falls_idle_comes_back_to_calm() -> Non
 
     pool = gate.snapshot(65.0).pools[0]
     assert (pool.warning.occupancy, pool.warning.backlog_s, pool.alarms) == (0.0, 0.0, ())
-    assert pool.warning.load < 0.05 < 1.0 < busy.warning.load
+    assert busy.warning.load > 1.0
+    assert pool.warning.load < 0.05

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import IO, Self
 
 READY_WITHIN_S = 20.0
@@ -148,9 +148,7 @@ class Children:
             signal.signal(signal.SIGTERM, _leave)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if _in_main_thread():
             # A second Ctrl-C must not leave half of them behind; stopping is bounded.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

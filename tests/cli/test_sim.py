@@ -88,6 +88,21 @@ def test_an_experiment_file_runs_in_processes_and_writes_its_report(
             ["size", "--rate", "5", "--latency", "1s", "--profile", "magic"],
             "--profile: 'magic' is not one of",
         ),
+        (["size", "--rate", "1000000", "--latency", "1h"], "3,600,000,000 streams: at most 1,000,000"),
+        (
+            [
+                "size",
+                "--rate",
+                "5",
+                "--latency",
+                "1s",
+                "--profile",
+                "llama3-8b_h100_tp1",
+                "--prompt-tokens",
+                "5e5",
+            ],
+            "--prompt-tokens: 500,250 tokens do not fit into the 420,659 of llama3-8b_h100_tp1",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_and_exits_with_two(
@@ -98,3 +113,32 @@ def test_what_is_wrong_is_named_and_exits_with_two(
 
     assert complaint in captured.err
     assert captured.out == ""
+
+
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+def test_a_bad_line_in_the_midst_of_a_trace_ends_an_experiment_in_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error could not be built anew from another process, and the command stood still for good."""
+    (tmp_path / "gate.yaml").write_text("engines: [{name: a, url: 'http://127.0.0.1:1', max_inflight: 4}]")
+    (tmp_path / "t.csv").write_text(AZURE + "2023-11-16 18:00:00.0,9,9\n2023-11-16 18:00:01.0,9\n")
+    experiment = tmp_path / "e.yaml"
+    experiment.write_text("sim: {gate: gate.yaml, trace: t.csv, warm_up: 0s}")
+
+    assert main(["sim", "run", str(experiment), "--seeds", "1", "--processes", "2"]) == 2
+    assert "sim.trace: t.csv:3: expected 3 columns, found 2" in capsys.readouterr().err
+
+
+def test_requests_that_come_all_at_once_are_counted_by_the_time_until_the_last_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four hundred requests of one instant were asked at 400,000,000,000 a second, and served at 359,000,000,000."""
+    trace = tmp_path / "t.csv"
+    trace.write_text(AZURE + "2023-11-16 18:00:00.0,100,100\n" * 3)
+
+    assert main(["sim", "replay", str(trace), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["duration_s"] == told["total_s"]["most"] > 0.1
+    assert told["goodput_per_s"] == 3 / told["duration_s"]

@@ -5,6 +5,7 @@ import hashlib
 import json
 import socketserver
 import threading
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -151,6 +152,23 @@ def test_send_exits_0_done_2_aborted_1_otherwise(tmp_path: Path, capsys: pytest.
         assert main(["send", str(payload), "--addr", address, "--quiet"]) == 2
     assert main(["send", str(tmp_path / "absent")]) == 1
     assert main(["send", str(payload), "--addr", "127.0.0.1:9"]) == 1
+
+
+def test_a_ping_is_not_answered_by_a_job_that_was_given_up() -> None:
+    """A caller gave its job up at its own timeout; the job was done later, and the next ping took that for its answer."""
+
+    async def body(address: str) -> bool:
+        async with AsyncLineClient(address) as client:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.send(b"x"), 0.2)
+            return (await client.ping()).ready
+
+    def late(request: LineRequest) -> list[LineReply]:
+        time.sleep(0.4)
+        return [done(request)]
+
+    with server([late]) as (address, _):
+        assert asyncio.run(body(address))
 
 
 def test_ping_exits_0_ready_2_saturated_1_otherwise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -142,3 +142,29 @@ def test_older_calls_go_first_and_lost_ones_are_found() -> None:
     session.leave(second)
     session.leave(third)
     assert session.window.inflight == 0
+
+
+def test_a_call_whose_event_loop_has_closed_lets_the_others_pass() -> None:
+    def loop_is_closed() -> None:
+        raise RuntimeError("Event loop is closed")
+
+    session = HostSession(HostSettings(max_inflight=1))
+    flying, closed, waiting = (
+        Turn(order, Cost(), wake) for order, wake in enumerate((lambda: None, loop_is_closed, lambda: None))
+    )
+    for turn in (flying, closed, waiting):
+        session.enter(turn)
+    session.leave(flying, served=True)
+
+    assert waiting.sent
+    session.leave(closed)  # when its coroutine is collected at last
+    assert session.window.inflight == 1
+
+
+@pytest.mark.parametrize(
+    "field", ["max_inflight", "retry_share", "retry_floor", "max_retries", "max_blind_retries"]
+)
+@pytest.mark.parametrize("value", [-1, float("nan")])
+def test_settings_that_would_let_no_call_through_are_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{field} is {value}, the least is"):
+        HostSettings(**{field: value})  # type: ignore[arg-type]

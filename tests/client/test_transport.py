@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -273,6 +274,46 @@ def test_clients_of_one_host_share_one_home() -> None:
     other = httpx2.URL("http://shared.example:1/other")
     assert sessions[0].of(url) is sessions[1].of(other)
     assert sessions[0].of(httpx.URL("http://other.example:1")) is not sessions[0].of(url)
+
+
+def test_a_child_that_is_forked_in_the_midst_of_calls_has_a_line_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parent's four streams fill its window, and none of them ever ends in the child."""
+    sessions = HostSessions(None)
+    url = httpx.URL("http://forked.example:1")
+    parent = sessions.of(url)
+    while parent.window.has_room:
+        parent.window.send()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert sessions.of(url).window.has_room
+    assert HostSessions(None).of(url) is sessions.of(url)
+
+
+@pytest.mark.parametrize("settings", [HostSettings(max_inflight=1), HostSettings(limits=Limits(rpm=1))])
+def test_a_wait_in_line_ends_with_the_calls_pool_timeout(library: Any, settings: HostSettings) -> None:
+    """A call with a timeout of 0.2 s stood behind a stream of minutes, or for the minute that its pace asks."""
+    module: Any = httpx if library is for_httpx else httpx2
+
+    async def script(line: ScriptedConnection) -> None:
+        await line.send(answers.head(200, answers.EVENT_STREAM))
+        await line.stall()
+
+    async def body(url: str) -> None:
+        async with library.async_client(settings, base_url=url) as client:
+            session = client._transport.sessions.of(module.URL(url))
+            async with client.stream("POST", "/", content=b"x"):
+                with pytest.raises(module.PoolTimeout, match=r"no turn within 0\.2 s"):
+                    await asyncio.wait_for(client.post("/", content=b"y", timeout=0.2), 10)
+                assert session.waiting == 0
+
+    with FakeUpstream(script) as engine:
+        asyncio.run(body(engine.url))
+    with FakeUpstream(script) as engine, library.client(settings, base_url=engine.url) as client:
+        first = client.send(client.build_request("POST", "/", content=b"x"), stream=True)
+        with pytest.raises(module.PoolTimeout, match=r"no turn within 0\.2 s"):
+            client.post("/", content=b"y", timeout=0.2)
+        first.close()
 
 
 def test_threads_share_the_line(library: Any) -> None:

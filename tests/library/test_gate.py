@@ -245,7 +245,9 @@ def test_every_colour_of_function_can_be_decorated() -> None:
             yield 1
 
 
-@pytest.mark.parametrize("field", ["max_inflight", "max_tokens", "max_queue", "max_wait_s", "deadline_s"])
+@pytest.mark.parametrize(
+    "field", ["max_inflight", "max_tokens", "max_queue", "max_wait_s", "deadline_s", "expected_s"]
+)
 def test_a_bad_number_is_named(field: str) -> None:
     settings = {"max_inflight": 1, field: -1}
     with pytest.raises(ValueError, match=f"{field} is -1"):

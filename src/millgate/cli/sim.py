@@ -71,6 +71,7 @@ def run(
     """Run an experiment of your own over several seeds: your configuration, your trace, the policies to compare."""
     from millgate.config.problems import ConfigError
     from millgate.sim.experiments.file import file_experiment, run_file_arm
+    from millgate.sim.traces.tables import TraceError
 
     if file.suffix not in {".yaml", ".yml"}:
         raise CommandError(
@@ -81,7 +82,10 @@ def run(
         experiment = file_experiment(file)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
-    result = measured_result(experiment, partial(run_file_arm, file), seeds, processes)
+    try:
+        result = measured_result(experiment, partial(run_file_arm, file), seeds, processes)
+    except TraceError as error:
+        raise CommandError(f"sim.trace: {error}", ExitCode.USAGE) from None
     show_result(
         result, f"millgate sim run {file} --seeds {seeds or experiment.seeds}", html, svg, as_json=as_json
     )

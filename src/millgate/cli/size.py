@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from millgate.sim.calculator import Latency, Row
 
 _UNKNOWN = "none"
+_MOST_STREAMS = 1_000_000
 
 
 def size(
@@ -48,7 +49,12 @@ def size(
 
     law = _law(latency, cv, latency_p50, latency_p95)
     load = Load(rate, law, latency_factor, prompt_tokens, output_tokens)
+    if load.streams > _MOST_STREAMS:
+        raise CommandError(f"size: {load.streams:,.0f} streams: at most {_MOST_STREAMS:,}", ExitCode.USAGE)
     chosen = None if profile is None else engine_profile(profile)
+    if chosen is not None and prompt_tokens + output_tokens > chosen.kv_tokens:
+        holds = f"{prompt_tokens + output_tokens:,.0f} tokens do not fit into the {chosen.kv_tokens:,} of {profile}"
+        raise CommandError(f"--prompt-tokens: {holds}", ExitCode.USAGE)
     rows = advise(load, seconds("--max-wait", max_wait), chosen)
     if svg is not None:
         from millgate.sim.report.drawing import drawing

@@ -20,9 +20,10 @@ _TICKET: Final = "x-millgate-ticket"
 
 
 class StandInLine(NamedTuple):
-    """Wait until this turn has been sent."""
+    """Wait until this turn has been sent, at most so long (None: without end)."""
 
     turn: Turn
+    within_s: float | None
 
 
 class SendRequest(NamedTuple):
@@ -64,12 +65,16 @@ Conversation = Generator[Step, ResponseHead | None, Final_]
 
 
 class Asked(NamedTuple):
-    """What is known of a call: its body, whether it can be sent again, its headers as they came, its time in seconds."""
+    """What is known of a call: its body, whether it can be sent again, its headers as they came, its times in seconds.
+
+    `allowed_s` is for the whole call, `queue_s` for one wait in the line.
+    """
 
     body: bytes
     replayable: bool
     headers: Mapping[str, str]
     allowed_s: float | None
+    queue_s: float | None
 
 
 def converse(
@@ -88,7 +93,7 @@ def converse(
         turn = Turn(order, cost, wake)
         session.enter(turn)
         try:
-            yield StandInLine(turn)
+            yield StandInLine(turn, asked.queue_s)
             head = yield SendRequest(_headers(asked, ticket, retries + own, own, clock() - started))
             assert head is not None
             verdict = judge(head.status, head.headers)

@@ -7,33 +7,54 @@ from typing import Any, Final
 
 import httpx2
 
+from millgate.client.over_httpx import (
+    CONNECT_WITHIN_S,
+    MOST_CONNECTIONS,
+    MOST_KEPT_CONNECTIONS,
+    TIMEOUT_S,
+    AsyncGateCalls,
+    AsyncWatchedStream,
+    GateCalls,
+    HttpxFamily,
+    WatchedStream,
+)
 from millgate.client.session import HostSettings
-from millgate.client.transport import LIMITS, TIMEOUT_S, AsyncCalls, SyncCalls, WatchedStream
 
-_LIMITS: Final = httpx2.Limits(**LIMITS)
-_TIMEOUT: Final = httpx2.Timeout(**TIMEOUT_S)
+_LIMITS: Final = httpx2.Limits(
+    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
+)
+_TIMEOUT: Final = httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
 
 
-class _Stream(WatchedStream, httpx2.SyncByteStream, httpx2.AsyncByteStream):
+class _Stream(WatchedStream, httpx2.SyncByteStream):
     pass
 
 
-class Httpx2GateTransport(SyncCalls, httpx2.BaseTransport):
+class _AsyncStream(AsyncWatchedStream, httpx2.AsyncByteStream):
+    pass
+
+
+_FAMILY: Final = HttpxFamily(
+    httpx2.Response, httpx2.RequestNotRead, httpx2.PoolTimeout, _Stream, _AsyncStream
+)
+
+
+class Httpx2GateTransport(GateCalls, httpx2.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
     def __init__(
         self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        super().__init__(httpx2, _Stream, inner or httpx2.HTTPTransport(limits=_LIMITS), settings)
+        super().__init__(inner or httpx2.HTTPTransport(limits=_LIMITS), _FAMILY, settings)
 
 
-class AsyncHttpx2GateTransport(AsyncCalls, httpx2.AsyncBaseTransport):
+class AsyncHttpx2GateTransport(AsyncGateCalls, httpx2.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        super().__init__(httpx2, _Stream, inner or httpx2.AsyncHTTPTransport(limits=_LIMITS), settings)
+        super().__init__(inner or httpx2.AsyncHTTPTransport(limits=_LIMITS), _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:

@@ -17,7 +17,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final, NamedTuple, Self, TypedDict, Unpack
 
-from millgate.dialects.line import PORT, FrameError, LineReply, Status, read_reply, write_request
+from millgate.dialects.line import NO_JOB, PORT, FrameError, LineReply, Status, read_reply, write_request
 from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 
 CHUNK_BYTES: Final = 48 * 1024
@@ -26,6 +26,7 @@ _MOST_LINE_BYTES: Final = 1024 * 1024
 _NO_HINT_S: Final = 0.5
 """The published daemon's constant, for a server that yields without a hint."""
 _LONGEST_HINT_S: Final = 60.0
+_PING: Final = "J_ping"
 
 
 class LineError(Exception):
@@ -99,14 +100,17 @@ Dialogue = Generator[Step, LineReply | None, Any]
 Watch = Callable[[Told], None]
 
 
-class SendOptions(TypedDict, total=False):
-    """How a payload may be sent: under which name, as what, in which chunks, with its result, as a turn of which session."""
-
-    job: str
+class _Manner(TypedDict, total=False):
     content_type: str
     chunk_bytes: int
     want_result: bool
     session: str
+
+
+class Sending(_Manner, total=False):
+    """How a payload is sent, where it is not the usual way: `job` names it."""
+
+    job: str
 
 
 class _Job(NamedTuple):
@@ -235,11 +239,12 @@ class _Upload:
 
 
 def _ping(token: str, watch: Watch | None) -> Dialogue:
-    yield Write(write_request(LineRequest(Verb.PING, "J_ping", 1, token=token)))
-    reply = yield Read()
-    assert reply is not None
-    if watch is not None:
-        watch(Told(reply, 0))
+    yield Write(write_request(LineRequest(Verb.PING, _PING, 1, token=token)))
+    reply: LineReply | None = None
+    while reply is None or reply.job not in {NO_JOB, _PING}:  # a job that was given up may still be answered
+        reply = yield Read()
+        if reply is not None and watch is not None:
+            watch(Told(reply, 0))
     if reply.status is not Status.OK:
         raise AbortedError(reply.need, reply.message, reply.request_id)
     inflight, cap = reply.receipt("backend.inflight") or 0, reply.receipt("backend.cap") or 0
@@ -267,12 +272,11 @@ class _Addressed:
         self._watch = watch
         self._jobs = 0
 
-    def _upload(self, payload: bytes, options: SendOptions) -> Dialogue:
+    def _upload(self, payload: bytes, *, job: str = "", **how: Unpack[_Manner]) -> Dialogue:
         if not payload:
             raise LineError("the payload is empty")
         self._jobs += 1
-        how: dict[str, Any] = {**options}
-        name = how.pop("job", "") or f"J_{self._jobs}"
+        name = job or f"J_{self._jobs}"
         return _Upload(_Job(payload, name, self._retries, self._token, self._watch, **how)).run()
 
 
@@ -292,9 +296,9 @@ class LineClient(_Addressed):
         self._reader.close()
         self._socket.close()
 
-    def send(self, payload: bytes, **options: Unpack[SendOptions]) -> SentJob:
+    def send(self, payload: bytes, **how: Unpack[Sending]) -> SentJob:
         """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
-        sent: SentJob = self._lead(self._upload(payload, options))
+        sent: SentJob = self._lead(self._upload(payload, **how))
         return sent
 
     def ping(self) -> Pinged:
@@ -336,9 +340,9 @@ class AsyncLineClient(_Addressed):
     async def __aexit__(self, *_: object) -> None:
         self._writer.close()
 
-    async def send(self, payload: bytes, **options: Unpack[SendOptions]) -> SentJob:
+    async def send(self, payload: bytes, **how: Unpack[Sending]) -> SentJob:
         """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
-        sent: SentJob = await self._lead(self._upload(payload, options))
+        sent: SentJob = await self._lead(self._upload(payload, **how))
         return sent
 
     async def ping(self) -> Pinged:

@@ -38,6 +38,12 @@ class HostSettings:
     max_blind_retries: int = 2
     limits: Limits = field(default_factory=Limits)
 
+    def __post_init__(self) -> None:
+        for name in ("max_inflight", "retry_share", "retry_floor", "max_retries", "max_blind_retries"):
+            least = 1 if name == "max_inflight" else 0
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} is {getattr(self, name)}, the least is {least}")
+
 
 class Turn:
     """One attempt's place in the line; `wake` is called, from any thread, when it may look again."""
@@ -54,6 +60,13 @@ class Turn:
 
     def __lt__(self, other: "Turn") -> bool:
         return self.order < other.order
+
+    def rouse(self) -> None:
+        """Let the call look again; one whose event loop is closed never will, and is over."""
+        try:
+            self.wake()
+        except RuntimeError:
+            self.over = True
 
 
 class CallWindow:
@@ -194,21 +207,24 @@ class HostSession:
                 if wait_s > 0.0:
                     if self._told is not front:
                         self._told = front
-                        front.wake()
+                        front.rouse()
                     return wait_s
                 self._pace.take(front.cost)
                 front.number = self.window.send()
                 front.sent = True
-                front.wake()
+                front.rouse()
+                self.window.inflight -= front.over
             heappop(line)
         return None
 
 
-_SESSIONS: WeakValueDictionary[tuple[str, str, int | None], HostSession] = WeakValueDictionary()
+# The process is a part: one that was forked begins anew, as no call of its parent ever ends there.
+HostKey = tuple[int, str, str, int | None]
+_SESSIONS: WeakValueDictionary[HostKey, HostSession] = WeakValueDictionary()
 _HOMES_LOCK = threading.Lock()
 
 
-def session_of(scheme: str, host: str, port: int | None, settings: HostSettings) -> HostSession:
+def session_of(key: HostKey, settings: HostSettings) -> HostSession:
     """Return the process's one session of this host; `settings` count when it is new."""
     with _HOMES_LOCK:
-        return _SESSIONS.setdefault((scheme, host, port), HostSession(settings))
+        return _SESSIONS.setdefault(key, HostSession(settings))

@@ -1,13 +1,10 @@
-"""What the transports for httpx and httpx2 share: the two libraries have the same classes, each its own.
-
-A conversation (`millgate.client.call`) is carried out once with threads and once with asyncio.
-"""
+"""Carrying out a conversation: once with threads, once with asyncio, for any library's requests and answers."""
 
 import asyncio
+import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from millgate.client.call import (
@@ -19,15 +16,11 @@ from millgate.client.call import (
     ResponseHead,
     SendRequest,
     Sleep,
+    StandInLine,
     Step,
     converse,
 )
-from millgate.client.session import HostSession, HostSettings, Turn, session_of
-
-LIMITS = {"max_connections": 1000, "max_keepalive_connections": 100}
-"""As the SDKs' own clients: the window is what binds."""
-TIMEOUT_S = {"timeout": 600.0, "connect": 5.0}
-"""As the SDKs' own; a call's `timeout=` goes before it."""
+from millgate.client.session import HostKey, HostSession, HostSettings, session_of
 
 # A refusal made here, in the words of the OpenAI dialect; every SDK reads the status and `x-should-retry`.
 SPENT_STATUS = 503
@@ -42,41 +35,8 @@ SPENT_BODY = (
 )
 
 
-class WatchedStream:
-    """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
-
-    def __init__(self, inner: Any, leaving: Leaving | None) -> None:
-        self._inner = inner
-        self._leaving = leaving
-
-    def __iter__(self) -> Iterator[bytes]:
-        yield from self._inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            yield piece
-
-    def close(self) -> None:
-        """Close the body; it is over then."""
-        try:
-            self._inner.close()
-        finally:
-            self._left()
-
-    async def aclose(self) -> None:
-        """Close the body; it is over then."""
-        try:
-            await self._inner.aclose()
-        finally:
-            self._left()
-
-    def _left(self) -> None:
-        if self._leaving is not None:
-            self._leaving.now()
-
-    def __del__(self) -> None:
-        if self._leaving is not None:
-            self._leaving.lost()
+# The last answer (None: the caller makes one up), and what is told when its body is over.
+ConversationEnding = tuple[Any, Leaving | None]
 
 
 class HostSessions:
@@ -84,117 +44,79 @@ class HostSessions:
 
     def __init__(self, settings: HostSettings | None) -> None:
         self._settings = settings or HostSettings()
-        self._known: dict[tuple[str, str, int | None], HostSession] = {}
+        self._known: dict[HostKey, HostSession] = {}
 
     def of(self, url: Any) -> HostSession:
         """Return the session of this address."""
-        key = (url.scheme, url.host, url.port)
+        key = (os.getpid(), url.scheme, url.host, url.port)
         session = self._known.get(key)
         if session is None:
-            session = self._known[key] = session_of(*key, self._settings)
+            session = self._known[key] = session_of(key, self._settings)
         return session
 
 
-class _Calls:
-    """Leads the calls of one transport over `inner` to their last answers, with the classes of its `library`.
-
-    `watched` makes a body of that library which says when it is over.
-    """
-
-    def __init__(
-        self,
-        library: Any,
-        watched: Callable[[Any, Leaving | None], Any],
-        inner: Any,
-        settings: HostSettings | None,
-    ) -> None:
-        self._library = library
-        self._watched = watched
-        self._inner = inner
-        self.sessions = HostSessions(settings)
-
-    def _asked(self, request: Any) -> Asked:
-        """Read what a conversation needs to know; the time allowed is the read timeout, as the SDKs mean it.
-
-        A body that is read as it is sent cannot be sent again.
-        """
-        allowed_s = (request.extensions.get("timeout") or {}).get("read")
-        try:
-            return Asked(request.content, True, dict(request.headers), allowed_s)
-        except self._library.RequestNotRead:
-            return Asked(b"", False, dict(request.headers), allowed_s)
-
-    def _answer(self, final: Final_, response: Any) -> Any:
-        """Return the last answer with a watched body; where the retry budget is used up, one that is made here."""
-        if not final.answered:
-            response = self._library.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
-        elif final.quiet:
-            response.headers["x-should-retry"] = "false"
-        response.stream = self._watched(response.stream, final.leaving)
-        return response
+def carry(
+    session: HostSession,
+    request: Any,
+    body: bytes | None,
+    send: Callable[[Any], Any],
+    late: type[Exception],
+) -> ConversationEnding:
+    """Lead one synchronous call to its last answer; a wait in line that is too long is `late`."""
+    told = threading.Event()
+    conversation = converse(session, _asked(request, body), told.set, time.monotonic)
+    response: Any = None
+    heard: ResponseHead | None = None
+    try:
+        while True:
+            step = conversation.send(heard)
+            heard = None
+            if isinstance(step, SendRequest):
+                response = send(_dressed(request, step.headers))
+                heard = ResponseHead(response.status_code, response.headers)
+            elif isinstance(step, Discard):
+                response.close()
+            elif isinstance(step, Sleep):
+                time.sleep(step.seconds)
+            else:
+                _stand(session, step, told, late)
+    except StopIteration as stop:
+        return _ending(stop.value, response)
+    finally:
+        conversation.close()
 
 
-class SyncCalls(_Calls):
-    """A transport's calls with threads."""
-
-    def handle_request(self, request: Any) -> Any:
-        """Send one call and return its last answer."""
-        session, told = self.sessions.of(request.url), threading.Event()
-        conversation = converse(session, self._asked(request), told.set, time.monotonic)
-        response, heard = None, None
-        try:
-            while not isinstance(step := _next(conversation, heard), Final_):
-                heard = None
-                if isinstance(step, SendRequest):
-                    request.headers.update(step.headers)
-                    response = self._inner.handle_request(request)
-                    heard = ResponseHead(response.status_code, response.headers)
-                elif isinstance(step, Discard):
-                    assert response is not None
-                    response.close()
-                elif isinstance(step, Sleep):
-                    time.sleep(step.seconds)
-                else:
-                    _stand(session, step.turn, told)
-        finally:
-            conversation.close()
-        return self._answer(step, response)
-
-    def close(self) -> None:
-        """Close the wrapped transport."""
-        self._inner.close()
-
-
-class AsyncCalls(_Calls):
-    """The same for asyncio."""
-
-    async def handle_async_request(self, request: Any) -> Any:
-        """Send one call and return its last answer."""
-        session, told, loop = self.sessions.of(request.url), asyncio.Event(), asyncio.get_running_loop()
-        wake = partial(loop.call_soon_threadsafe, told.set)
-        conversation = converse(session, self._asked(request), wake, time.monotonic)
-        response, heard = None, None
-        try:
-            while not isinstance(step := _next(conversation, heard), Final_):
-                heard = None
-                if isinstance(step, SendRequest):
-                    request.headers.update(step.headers)
-                    response = await self._inner.handle_async_request(request)
-                    heard = ResponseHead(response.status_code, response.headers)
-                elif isinstance(step, Discard):
-                    assert response is not None
-                    await response.aclose()
-                elif isinstance(step, Sleep):
-                    await asyncio.sleep(step.seconds)
-                else:
-                    await _stand_async(session, step.turn, told)
-        finally:
-            conversation.close()
-        return self._answer(step, response)
-
-    async def aclose(self) -> None:
-        """Close the wrapped transport."""
-        await self._inner.aclose()
+async def carry_async(
+    session: HostSession,
+    request: Any,
+    body: bytes | None,
+    send: Callable[[Any], Awaitable[Any]],
+    late: type[Exception],
+) -> ConversationEnding:
+    """Lead one asynchronous call to its last answer; a wait in line that is too long is `late`."""
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    conversation = converse(
+        session, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
+    )
+    response: Any = None
+    heard: ResponseHead | None = None
+    try:
+        while (step := _next(conversation, heard)) is not None:
+            heard = None
+            if isinstance(step, Final_):
+                return _ending(step, response)
+            if isinstance(step, SendRequest):
+                response = await send(_dressed(request, step.headers))
+                heard = ResponseHead(response.status_code, response.headers)
+            elif isinstance(step, Discard):
+                await response.aclose()
+            elif isinstance(step, Sleep):
+                await asyncio.sleep(step.seconds)
+            else:
+                await _stand_async(session, step, told, late)
+        raise AssertionError("a conversation ends with an answer")
+    finally:
+        conversation.close()
 
 
 def _next(conversation: Conversation, heard: ResponseHead | None) -> Step | Final_:
@@ -206,17 +128,57 @@ def _next(conversation: Conversation, heard: ResponseHead | None) -> Step | Fina
         return final
 
 
-def _stand(session: HostSession, turn: Turn, told: threading.Event) -> None:
-    while not turn.sent:
-        told.wait(session.look(turn))
+def _stand(session: HostSession, step: StandInLine, told: threading.Event, late: type[Exception]) -> None:
+    began = time.monotonic()
+    while not step.turn.sent:
+        told.wait(_look_s(session, step, began, late))
         told.clear()
 
 
-async def _stand_async(session: HostSession, turn: Turn, told: asyncio.Event) -> None:
-    while not turn.sent:
+async def _stand_async(
+    session: HostSession, step: StandInLine, told: asyncio.Event, late: type[Exception]
+) -> None:
+    began = time.monotonic()
+    while not step.turn.sent:
         try:
-            async with asyncio.timeout(session.look(turn)):
+            async with asyncio.timeout(_look_s(session, step, began, late)):
                 await told.wait()
         except TimeoutError:
             continue
         told.clear()
+
+
+def _look_s(session: HostSession, step: StandInLine, began: float, late: type[Exception]) -> float:
+    """Return how long to wait before looking again; raises `late` when the wait is over."""
+    look_s = session.look(step.turn)
+    if step.within_s is None or step.turn.sent:
+        return look_s
+    left_s = began + step.within_s - time.monotonic()
+    if left_s <= 0:
+        raise late(f"no turn within {step.within_s:g} s: calls in flight or `limits` leave no room")
+    return min(look_s, left_s)
+
+
+def _ending(final: Final_, response: Any) -> ConversationEnding:
+    if not final.answered:
+        return None, None
+    if final.quiet:
+        response.headers["x-should-retry"] = "false"
+    return response, final.leaving
+
+
+def _asked(request: Any, body: bytes | None) -> Asked:
+    """Read what a conversation needs to know; the time allowed is the read timeout, as the SDKs mean it.
+
+    The pool timeout is for a place among the connections, so it bounds the wait in line.
+    """
+    timeout: Mapping[str, float | None] = request.extensions.get("timeout") or {}
+    return Asked(
+        body or b"", body is not None, dict(request.headers), timeout.get("read"), timeout.get("pool")
+    )
+
+
+def _dressed(request: Any, headers: Mapping[str, str]) -> Any:
+    for name, value in headers.items():
+        request.headers[name] = value
+    return request

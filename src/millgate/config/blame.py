@@ -153,7 +153,7 @@ def _unknown_key(path: SettingPath) -> str:
             "is not a setting: secrets come from the environment, and `admin.token_env` and "
             "`engines[].api_key_env` name the variables"
         )
-    return f"is not a setting; known here: {', '.join(known)}"
+    return f"is not a setting; known here: {', '.join(known)}" if known else "is not a setting"
 
 
 def _near(given: object, expected: str) -> str:

@@ -25,7 +25,7 @@ from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, S
 from millgate.core.sizing.service_demand import PRIOR_BYTES_PER_TOKEN
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom, FailureKind, Reason, Sent
-from millgate.library.threaded_driver import ThreadedDriver, Waiter
+from millgate.library.threaded_driver import ThreadedDriver
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,6 +75,7 @@ class Gate:
         _check("max_queue", max_queue, 0)
         _check("max_wait_s", max_wait_s, 0)
         _check("deadline_s", deadline_s, 0)
+        _check("expected_s", expected_s, 0)
         lane = LaneSettings(
             name=name,
             ttft_slo_s=deadline_s or _NO_DEADLINE_S,
@@ -113,7 +114,17 @@ class Gate:
         """
         _check("tokens", tokens, 1)
         _check("streams", streams, 1)
-        return Slot(self._driver, tokens, streams, tenant, key, max_wait_s, time_allowed_s)
+        arrival = Arrived(
+            self._driver.next_attempt(),
+            tenant=tenant,
+            prompt_bytes=round(tokens * PRIOR_BYTES_PER_TOKEN),
+            max_tokens=1,
+            answers=streams,
+            time_allowed_s=time_allowed_s,
+            max_wait_s=max_wait_s,
+            fingerprint=None if key is None else lambda: _digest(key),
+        )
+        return Slot(self._driver, arrival)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function, coroutine function or async generator: every call takes a slot of one token."""
@@ -157,28 +168,10 @@ class Slot:
     An exception that leaves the block counts as a failure, a cancellation as a client that left.
     """
 
-    def __init__(
-        self,
-        driver: ThreadedDriver,
-        tokens: int,
-        streams: int,
-        tenant: str,
-        key: bytes | str | None,
-        max_wait_s: float | None,
-        time_allowed_s: float | None,
-    ) -> None:
+    def __init__(self, driver: ThreadedDriver, arrival: Arrived) -> None:
         self._driver = driver
-        self._number = driver.next_attempt()
-        self._arrival = Arrived(
-            self._number,
-            tenant=tenant,
-            prompt_bytes=round(tokens * PRIOR_BYTES_PER_TOKEN),
-            max_tokens=1,
-            answers=streams,
-            time_allowed_s=time_allowed_s,
-            max_wait_s=max_wait_s,
-            fingerprint=None if key is None else lambda: _digest(key),
-        )
+        self._number = arrival.attempt
+        self._arrival = arrival
         self._entered = False
         self._failed = False
         self.waited_s = 0.0
@@ -188,18 +181,18 @@ class Slot:
 
     def __enter__(self) -> Self:
         told = threading.Event()
-        waiter = Waiter(told.set)
-        self._ask(waiter)
+        turn = _Turn(told.set)
+        self._ask(turn)
         try:
-            while waiter.decision is None:
+            while turn.decision is None:
                 if not told.wait(self._driver.wake_in_s()):
                     self._driver.tick()
         except BaseException:
             self._abandon()
             raise
-        return self._take(waiter.decision)
+        return self._take(turn.decision)
 
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(error)
 
     # ---- asynchronous
@@ -207,18 +200,18 @@ class Slot:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
-        waiter = Waiter(lambda: loop.call_soon_threadsafe(told.set))
-        self._ask(waiter)
+        turn = _Turn(lambda: loop.call_soon_threadsafe(told.set))
+        self._ask(turn)
         try:
-            while waiter.decision is None:
+            while turn.decision is None:
                 await _wait(told, self._driver.wake_in_s())
                 self._driver.tick()
         except BaseException:
             self._abandon()
             raise
-        return self._take(waiter.decision)
+        return self._take(turn.decision)
 
-    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(error)
 
     # ---- both
@@ -227,11 +220,11 @@ class Slot:
         """Count this work as failed although no exception leaves the block."""
         self._failed = True
 
-    def _ask(self, waiter: Waiter) -> None:
+    def _ask(self, turn: "_Turn") -> None:
         if self._entered:
             raise RuntimeError("a slot can be entered once; ask the gate for another")
         self._entered = True
-        self._driver.ask(self._arrival, waiter)
+        self._driver.ask(self._arrival, turn)
 
     def _take(self, decision: Admit | Yield) -> Self:
         if isinstance(decision, Yield):
@@ -254,6 +247,25 @@ class Slot:
             self._driver.post(
                 FirstToken(number), Finished(number, output_tokens=self._arrival.answers), Released(number)
             )
+
+
+class _Turn:
+    """Remembers the answer and wakes the caller that waits for it."""
+
+    __slots__ = ("decision", "wake")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.decision: Admit | Yield | None = None
+        self.wake = wake
+
+    def decided(self, decision: Admit | Yield) -> bool:
+        """Take note, then wake; return False where the loop that waited is closed."""
+        self.decision = decision
+        try:
+            self.wake()
+        except RuntimeError:
+            return False
+        return True
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:
@@ -300,5 +312,5 @@ def _digest(key: bytes | str) -> int:
 
 
 def _check(name: str, value: float | None, least: int) -> None:
-    if value is not None and value < least:
+    if value is not None and not value >= least:  # so that NaN is none
         raise ValueError(f"{name} is {value}, the least is {least}")

@@ -6,24 +6,24 @@ a waiting caller sleeps no longer than until the core's next wake and ticks then
 """
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
+from typing import Protocol
 
 from millgate.core.decisions import Admit, Decision, Yield
-from millgate.core.events import Arrived, Event, Tick
+from millgate.core.events import Arrived, ClientGone, Event, Released, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
 from millgate.wiring.governor import build_governor
 
 
-class Waiter:
-    """Remembers the answer to one caller; `wake` is called once, from any thread, while the lock is held."""
+class Waiter(Protocol):
+    """The caller; told once, from any thread, while the lock is held: it must only take note."""
 
-    __slots__ = ("decision", "wake")
-
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self.decision: Admit | Yield | None = None
-        self.wake = wake
+    def decided(self, decision: Admit | Yield) -> bool:
+        """Take the answer; return whether the caller can still hear it."""
 
 
 class ThreadedDriver:
@@ -32,6 +32,8 @@ class ThreadedDriver:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
+        self._holder = 0
+        self._posted: deque[Event] = deque()
         self._governor = build_governor(settings, clock())
         self._waiters: dict[int, Waiter] = {}
         self.next_attempt = count(1).__next__
@@ -39,37 +41,49 @@ class ThreadedDriver:
 
     def ask(self, arrival: Arrived, waiter: Waiter) -> None:
         """Ask for a permit; the waiter is told, at once or later."""
-        with self._lock:
+        with self._held():
             self._waiters[arrival.attempt] = waiter
             self._step(arrival)
 
     def post(self, *events: Event) -> None:
-        """Tell the core what has happened."""
-        with self._lock:
-            for event in events:
-                self._step(event)
+        """Tell the core what has happened; a block that the garbage collector ends may do so while its thread holds the lock."""
+        self._posted.extend(events)
+        if self._holder != threading.get_ident():
+            with self._held():
+                pass
 
     def forget(self, attempt: int) -> None:
         """Tell this attempt's waiter nothing more."""
-        with self._lock:
-            self._waiters.pop(attempt, None)
+        self._waiters.pop(attempt, None)
 
     def tick(self) -> None:
         """Let the core do what is due."""
-        with self._lock:
+        with self._held():
             self._catch_up(self._clock())
 
     def wake_in_s(self) -> float | None:
         """Return in how many seconds `tick` is due, None when nothing falls due by itself."""
-        with self._lock:
+        with self._held():
             wake = self._governor.next_wake()
         # At least a millisecond: a sleep that ends early would only be begun again.
         return None if wake is None else max(0.001, wake - self._clock())
 
     def snapshot(self) -> Snapshot:
         """Return the core's numbers as they are now."""
-        with self._lock:
+        with self._held():
             return self._governor.snapshot(self._clock())
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold the core, and take what was posted before letting go."""
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                yield
+                while self._posted:
+                    self._step(self._posted.popleft())
+            finally:
+                self._holder = 0
 
     def _step(self, event: Event) -> None:
         now = self._clock()
@@ -85,6 +99,5 @@ class ThreadedDriver:
         for decision in decisions:
             if isinstance(decision, Admit | Yield):
                 waiter = self._waiters.pop(decision.attempt, None)
-                if waiter is not None:
-                    waiter.decision = decision
-                    waiter.wake()
+                if waiter is not None and not waiter.decided(decision):
+                    self._posted.extend((ClientGone(decision.attempt), Released(decision.attempt)))

@@ -256,7 +256,8 @@ class Recorder:
         """Return the run in numbers, with what the engines did for it."""
         computed_tokens = engines.prompt_tokens + engines.hit_tokens + engines.output_tokens
         good = self.outcomes[Outcome.GOOD.value]
-        duration_s = max(self.last_asked_s - self._from_s, 1e-9)
+        # Of requests that came all at once, the time until the last answer.
+        duration_s = max(self.last_asked_s - self._from_s, 0.0) or self.total.most or 1e-9
         return Summary(
             requests=self.requests,
             attempts=self.attempts,

@@ -67,6 +67,13 @@ def test_a_file_runs_its_policies_at_its_rates(tmp_path: Path) -> None:
         ("sim: {gate: gate.yaml, warp: 9}", "warp"),
         ("sim: {gate: other.yaml}", "other.yaml"),
         (
+            "sim: {gate: gate.yaml, trace: nothing.csv}",
+            "sim.trace: .*nothing.csv' is neither a file nor one of",
+        ),
+        ("sim: {gate: gate.yaml, engines: {profile: magic}}", "sim.engines: 'magic' is not one of"),
+        ("sim: {gate: gate.yaml, metric: magic}", "sim.metric: 'magic' is not one of requests, .*good_share"),
+        ("sim: {gate: gate.yaml, warm_up: 60s}", "sim.warm_up: 60 s leave nothing to count of the 60 s"),
+        (
             "sim: {gate: gate.yaml, troubles: [{kind: stall, engine: z, at: 1s, lasts: 1s}]}",
             "'z' is not one of a, b",
         ),

@@ -360,6 +360,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
     if event.seen_at > now:
         event = event._replace(seen_at=now)
     engine.looked(event)
+    knowledge.engines.routes.pool_of(engine).look(now)  # of an idle engine there is no other news
     if event.adapters is not None:
         engine_adapters = knowledge.engines.placement.adapter_turns.adapters.of(engine.number)
         if engine_adapters is not None:

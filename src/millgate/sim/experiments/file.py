@@ -18,10 +18,13 @@ from millgate.config.blame import explain
 from millgate.config.document import read_document
 from millgate.config.load import load_config
 from millgate.config.problems import ConfigError, Problem, ValueOrigin as Spot
+from millgate.config.schema import Config
 from millgate.config.values import Count, Duration, Number, Section, YesNoAuto
-from millgate.engine.profile import DEFAULT_PROFILE
+from millgate.core.settings import LaneSettings
+from millgate.engine.profile import DEFAULT_PROFILE, load_profiles
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, RetryBehaviour, Sdk
+from millgate.sim.engines.contract import EngineTotals
 from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.experiments.contract import FEWEST_SEEDS, Arm, Experiment, Measured
 from millgate.sim.fleet import USUAL_ABORT_LAG_S, EngineManners, SimulatedFleet, configured_fleet
@@ -30,8 +33,9 @@ from millgate.sim.laws import constant, exponential, lognormal
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Recorder
+from millgate.sim.records import Recorder, Summary
 from millgate.sim.traces.sources import between, faster, open_trace
+from millgate.sim.traces.synthetic import LENGTHS
 from millgate.sim.world import World
 
 _RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {
@@ -137,16 +141,32 @@ def read_experiment(path: Path) -> Prepared:
         spec = _File.model_validate(document.data).sim
     except ValidationError as error:
         raise ConfigError(*explain(error, document.places)) from None
-    fleet = configured_fleet(load_config(path.parent / spec.gate).config, spec.engines.profile)
-    for policy in spec.policies:
-        if policy not in POLICIES:
-            problem = f"{policy!r} is not one of {', '.join(POLICIES)}"
-            raise ConfigError(Problem(document.places.get(("sim", "policies")), ("sim", "policies"), problem))
-    for trouble in spec.troubles:
-        if trouble.engine not in fleet.profiles:
-            problem = f"{trouble.engine!r} is not one of {', '.join(fleet.profiles)}"
-            raise ConfigError(Problem(document.places.get(("sim", "troubles")), ("sim", "troubles"), problem))
-    return Prepared(spec, fleet, path.parent)
+    gate = load_config(path.parent / spec.gate).config
+    for name, problem in _problems(spec, gate, path.parent):
+        raise ConfigError(Problem(document.places.get(("sim", name)), ("sim", name), problem))
+    return Prepared(spec, configured_fleet(gate, spec.engines.profile), path.parent)
+
+
+def _problems(spec: SimSpec, gate: Config, folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield what no type says of an experiment: the setting, and what is wrong with it."""
+    engines = [engine.name for engine in gate.engines]
+    profiles = [spec.engines.profile, *(engine.profile for engine in gate.engines if engine.profile)]
+    metrics = _metrics(Recorder((LaneSettings("any"),)).summary(EngineTotals(0, 0, 0)))
+    for name, given, known in (
+        ("policies", spec.policies, POLICIES),
+        ("troubles", [trouble.engine for trouble in spec.troubles], engines),
+        ("engines", profiles, load_profiles()),
+        ("metric", [spec.metric], metrics),
+    ):
+        yield from (
+            (name, f"{each!r} is not one of {', '.join(known)}") for each in given if each not in known
+        )
+    if spec.warm_up >= spec.lasts:
+        yield "warm_up", f"{spec.warm_up:g} s leave nothing to count of the {spec.lasts:g} s that it lasts"
+    try:
+        open_trace(_trace(spec, folder), Streams(1), 1.0, spec.lasts)
+    except ValueError as error:
+        yield "trace", str(error).removeprefix("trace: ")
 
 
 def file_experiment(path: Path) -> Experiment:
@@ -159,7 +179,7 @@ def file_experiment(path: Path) -> Experiment:
         arms=tuple(Arm(policy, rate) for policy in spec.policies for rate in spec.rates or (1.0,)),
         run=lambda arm, seed: _run(prepared, arm, seed),
         metric=spec.metric,
-        x_label="requests per second" if not _is_file(prepared) else "times faster than recorded",
+        x_label="requests per second" if spec.trace in LENGTHS else "times faster than recorded",
         y_label=spec.metric.replace("_", " "),
         seeds=spec.seeds,
     )
@@ -171,16 +191,14 @@ def run_file_arm(path: Path, arm: int, seed: int) -> Measured:
     return experiment.run(experiment.arms[arm], seed)
 
 
-def _is_file(prepared: Prepared) -> bool:
-    return (prepared.folder / prepared.spec.trace).is_file()
+def _trace(spec: SimSpec, folder: Path) -> str:
+    return spec.trace if spec.trace in LENGTHS else str(folder / spec.trace)
 
 
 def _jobs(prepared: Prepared, rate: float, streams: Streams) -> Iterator[Job]:
     spec = prepared.spec
-    if not _is_file(prepared):
-        return open_trace(spec.trace, streams, rate, spec.lasts)
-    recorded = open_trace(str(prepared.folder / spec.trace), streams, rate, spec.lasts)
-    return between(faster(recorded, rate), 0.0, spec.lasts)
+    jobs = open_trace(_trace(spec, prepared.folder), streams, rate, spec.lasts)
+    return jobs if spec.trace in LENGTHS else between(faster(jobs, rate), 0.0, spec.lasts)
 
 
 def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
@@ -196,9 +214,13 @@ def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
     world.start_watch(spec.engines.telemetry_delay)
     OpenLoop(world, Crowd(world, spec.clients.manners(), streams), _jobs(prepared, rate, streams))
     loop.run()
-    summary = world.summary(recorder)
+    return [(rate, _metrics(world.summary(recorder)))]
+
+
+def _metrics(summary: Summary) -> dict[str, float]:
+    """Return every number of a run by its name."""
     plain = summary.as_dict()
     metrics = {name: float(value) for name, value in plain.items() if isinstance(value, int | float)}
     metrics |= {f"ttft_{name}_s": value for name, value in plain["ttft_s"].items() if name != "count"}
     metrics |= {f"tpot_{name}_s": value for name, value in plain["tpot_s"].items() if name != "count"}
-    return [(rate, metrics)]
+    return metrics

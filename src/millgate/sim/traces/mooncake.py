@@ -12,22 +12,29 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from numpy.random import Generator
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.tables import MOST_TOKENS, read_lines
+from millgate.sim.traces.tables import MOST_TOKENS, in_order, read_lines
 
 QUANTUM_S = 3.0
 
 
 def read_mooncake(path: Path, streams: Streams) -> Iterator[Job]:
     """Yield the requests of a file in order; equal seeds spread them equally."""
-    dice = streams.generator("mooncake jitter")
-    for _, together in groupby(_lines(path), key=lambda job: job.at_s):
-        jobs = list(together)
-        offsets = sorted(dice.random(len(jobs)).tolist())
-        for job, offset in zip(jobs, offsets, strict=True):
-            yield job._replace(at_s=job.at_s + QUANTUM_S * offset)
+    dice, last = streams.generator("mooncake jitter"), list[Job]()
+    for at_s, together in groupby(in_order(_lines(path), path, 1), key=lambda job: job.at_s):
+        if last:
+            yield from _spread(last, min(QUANTUM_S, at_s - last[0].at_s), dice)
+        last = list(together)
+    yield from _spread(last, QUANTUM_S, dice)
+
+
+def _spread(jobs: list[Job], over_s: float, dice: Generator) -> Iterator[Job]:
+    """Yield these jobs at random within so many seconds: a file with finer times keeps the order of its own."""
+    for job, offset in zip(jobs, sorted(dice.random(len(jobs)).tolist()), strict=True):
+        yield job._replace(at_s=job.at_s + over_s * offset)
 
 
 class _Line(msgspec.Struct):

@@ -9,7 +9,7 @@ from millgate.sim.randomness import Streams
 from millgate.sim.traces.mooncake import read_mooncake
 from millgate.sim.traces.sessions import AgentSession, as_recorded, read_sessions
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
-from millgate.sim.traces.tables import read_azure, read_clients27
+from millgate.sim.traces.tables import in_order, read_azure, read_clients27
 
 
 def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -> Iterator[Job]:
@@ -29,7 +29,7 @@ def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -
         return _begun(read_sessions(path), streams, rate_per_s)
     if path.suffix == ".jsonl":
         return read_mooncake(path, streams)
-    return read_clients27(path) if head.startswith("req_time_s") else read_azure(path)
+    return in_order(read_clients27(path) if head.startswith("req_time_s") else read_azure(path), path, 2)
 
 
 def _begun(sessions: Iterable[AgentSession], streams: Streams, rate_per_s: float) -> Iterator[Job]:

@@ -1,4 +1,4 @@
-"""Traces in tables, one request a line, and how every reader of traces complains.
+"""Traces in tables, one request a line; how every reader of traces complains, and that requests come in order.
 
 - Azure's public LLM traces of November 2023, `TIMESTAMP,ContextTokens,GeneratedTokens`: Azure/AzurePublicDataset,
   AzureLLMInferenceDataset2023, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024).
@@ -7,8 +7,9 @@
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from millgate.sim.jobs import Job
 
 _Line = TypeVar("_Line")
 
+_AZURE_COLUMNS = "TIMESTAMP,ContextTokens,GeneratedTokens"
 MOST_TOKENS = 100_000_000
 """No request is longer; a larger number is a column of something else."""
 
@@ -26,7 +28,12 @@ class TraceError(ValueError):
     """A trace file does not say what it should; names file and line."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
-        super().__init__(f"{path.name}:{line}: {problem}")
+        # As they are: an error of another process is built anew from them.
+        super().__init__(path, line, problem)
+
+    def __str__(self) -> str:
+        path, line, problem = self.args
+        return f"{path.name}:{line}: {problem}"
 
 
 def read_lines(path: Path, kind: type[_Line], what: str) -> Iterator[tuple[int, _Line]]:
@@ -51,11 +58,27 @@ def count_of(text: object, path: Path, line: int) -> int:
     return count
 
 
+def in_order(jobs: Iterable[Job], path: Path, first_line: int) -> Iterator[Job]:
+    """Yield the requests of a file; TraceError where there is none, or one that comes before the one above it."""
+    line, at_s = first_line - 1, -inf
+    for line, job in enumerate(jobs, first_line):
+        if job.at_s < at_s:
+            raise TraceError(
+                path, line, f"comes {at_s - job.at_s:g} s before the line above it: sort by time"
+            )
+        at_s = job.at_s
+        yield job
+    if line < first_line:
+        raise TraceError(path, first_line, "there is no request")
+
+
 def read_azure(path: Path) -> Iterator[Job]:
     """Yield the requests of a file in order, from time 0 on; TraceError names the line that makes no sense."""
     first: datetime | None = None
-    with path.open(encoding="utf-8") as lines:
-        next(lines, None)
+    with path.open(encoding="utf-8-sig") as lines:
+        head = next(lines, "").strip()
+        if head != _AZURE_COLUMNS:
+            raise TraceError(path, 1, f"the columns must be {_AZURE_COLUMNS}, not {head[:80]!r}")
         for number, line in enumerate(lines, start=2):
             cells = line.strip().split(",")
             if len(cells) != 3:

@@ -1,0 +1,128 @@
+"""What the transports for httpx and httpx2 share: the two libraries have the same classes, each its own."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, NamedTuple
+
+from millgate.client.call import Leaving
+from millgate.client.session import HostSettings
+from millgate.client.transport import (
+    SPENT_BODY,
+    SPENT_HEADERS,
+    SPENT_STATUS,
+    HostSessions,
+    carry,
+    carry_async,
+)
+
+MOST_CONNECTIONS, MOST_KEPT_CONNECTIONS = 1000, 100
+"""As the SDKs' own clients: the window is what binds."""
+TIMEOUT_S, CONNECT_WITHIN_S = 600.0, 5.0
+"""As the SDKs' own; a call's `timeout=` goes before it."""
+
+
+class HttpxFamily(NamedTuple):
+    """The classes of one library that a conversation needs: an answer, two errors, watched bodies."""
+
+    response: Callable[..., Any]
+    not_read: type[Exception]
+    pool_timeout: type[Exception]
+    stream: Callable[[Any, Leaving | None], Any]
+    async_stream: Callable[[Any, Leaving | None], Any]
+
+
+class _WatchedBody:
+    """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
+
+    def __init__(self, inner: Any, leaving: Leaving | None) -> None:
+        self._inner = inner
+        self._leaving = leaving
+
+    def _over(self) -> None:
+        if self._leaving is not None:
+            self._leaving.now()
+
+    def __del__(self) -> None:
+        if self._leaving is not None:
+            self._leaving.lost()
+
+
+class WatchedStream(_WatchedBody):
+    """A body that is read from threads."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._inner
+
+    def close(self) -> None:
+        """Close the body; it is over then."""
+        try:
+            self._inner.close()
+        finally:
+            self._over()
+
+
+class AsyncWatchedStream(_WatchedBody):
+    """The same for asyncio."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._inner:
+            yield piece
+
+    async def aclose(self) -> None:
+        """Close the body; it is over then."""
+        try:
+            await self._inner.aclose()
+        finally:
+            self._over()
+
+
+class _GateCalls:
+    """Leads the calls of one transport of this family, sent by `inner`, to their last answers: see `millgate.client.call`."""
+
+    def __init__(self, inner: Any, family: HttpxFamily, settings: HostSettings | None) -> None:
+        self._inner = inner
+        self._family = family
+        self.sessions = HostSessions(settings)
+
+    def _made_up(self) -> Any:
+        return self._family.response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
+
+    def _body(self, request: Any) -> bytes | None:
+        """Return the body if it can be sent again, None for one that is read as it is sent."""
+        try:
+            body: bytes = request.content
+        except self._family.not_read:
+            return None
+        return body
+
+
+class GateCalls(_GateCalls):
+    """The calls of threads."""
+
+    def handle_request(self, request: Any) -> Any:
+        """Send one call and return its last answer, with a watched body."""
+        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        last, leaving = carry(session, request, self._body(request), self._inner.handle_request, late)
+        response = self._made_up() if last is None else last
+        response.stream = self._family.stream(response.stream, leaving)
+        return response
+
+    def close(self) -> None:
+        """Close the wrapped transport."""
+        self._inner.close()
+
+
+class AsyncGateCalls(_GateCalls):
+    """The calls of asyncio."""
+
+    async def handle_async_request(self, request: Any) -> Any:
+        """Send one call and return its last answer, with a watched body."""
+        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        send = self._inner.handle_async_request
+        last, leaving = await carry_async(session, request, self._body(request), send, late)
+        response = self._made_up() if last is None else last
+        response.stream = self._family.async_stream(response.stream, leaving)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the wrapped transport."""
+        await self._inner.aclose()

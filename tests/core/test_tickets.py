@@ -209,6 +209,23 @@ def test_a_place_ends_before_its_entry() -> None:
     assert not appointments.knows("t")
 
 
+def test_a_client_that_is_later_than_all_of_late_is_expected_no_more() -> None:
+    prompt = book_of(new_record(body=1))
+    for _ in range(40):
+        prompt.was_late(0.0)
+    prompt.leave(new_record(body=2))
+    prompt.was_late(0.5)
+    prompt.leave(new_record(body=3))
+
+    open_at = {}
+    for now in (10.0, 10.2, 10.4, 10.6, 12.0):
+        prompt.expire(now)
+        open_at[now] = prompt.open
+
+    assert open_at == {10.0: 3, 10.2: 2, 10.4: 2, 10.6: 1, 12.0: 0}
+    assert prompt.records == 3
+
+
 def test_a_look_ahead_sees_what_will_be_over_and_changes_nothing() -> None:
     appointments = book_of(new_record(), new_record(tenant="u", open_until=15.0))
     assert appointments.standing(13.0) == (1, 2)

@@ -75,6 +75,8 @@ def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now
         totals.returned(
             labelled=bool(request.arrival.retry_count), recognised=request.recognised, early=early
         )
+    if (told := request.age.appointment) is not None and request.age.is_promised:
+        pool.appointments.was_late(max(0.0, now - told.due_at))
     if record is not None:
         pool.appointments.take(record)
     elif request.age.appointment is not None:

@@ -19,7 +19,7 @@ from millgate.core.fast_records import make_yield
 from millgate.core.governor.quota_lines import Behind
 from millgate.core.governor.turns import ahead_of
 from millgate.core.limits.breaker import FIRST_PAUSE_S
-from millgate.core.measure import UPPER_Z
+from millgate.core.measure import ALIKE, UPPER_Z
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Request
 from millgate.core.state.capacity_forecast import LISTED
@@ -229,7 +229,7 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     if measured:
         late_s = max(late_s, reading_late_s)
     expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
-    if appointments.has_several(now):
+    if share < 1.0 - ALIKE or appointments.has_several(now):
         # No further than is of use, and not `by_s`: a request that might still be in time is not refused for it.
         latest_s, stretched_s = _latest_permit_s(request, now), expected_s * (1.0 + pool.overtaking.share)
         expected_s = max(expected_s, min(stretched_s, latest_s - late_s, shortest_kept_s(latest_s)))

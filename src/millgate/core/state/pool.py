@@ -31,10 +31,10 @@ _BROKEN_SHARE: Final = 0.07
 
 
 class Overtaking:
-    """The share by which waits of several tenants are stretched, 0 to 1; `per_s` is how many permits a second end.
+    """The share by which waits are stretched where newcomers overtake, 0 to 1; `per_s` is how many permits a second end.
 
-    A newcomer whose tenant has no appointment stands before clients that were already told a time, and how many such newcomers
-    will come is not known. So waits are stretched until most clients that return on time are admitted, and less as soon as
+    A newcomer whose tenant has no appointment stands before clients that were already told a time, and newcomers take the streams of
+    clients that stay away. How many will come is not known. So waits are stretched until most clients that return on time are admitted, and less as soon as
     newcomers find a stream free while clients that were told to come later are away. An outcome weighs the less the more permits
     end during its hint, as the gain of an integrating controller falls with the delay of its loop (Ziegler and Nichols, 1942).
     """

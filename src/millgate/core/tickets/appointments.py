@@ -9,6 +9,7 @@ from math import ceil, floor, inf
 from typing import Final
 
 from millgate.core.measure import ALIKE, LOOKED_AT, MOST_WEIGHT, Ranking
+from millgate.core.tickets import TOLERANCE_S
 from millgate.core.tickets.appointment import (
     NUMBER_BITS,
     Attendance,
@@ -210,6 +211,8 @@ class Appointments:
         self._order = Ranking()
         self._ends = Ends()
         self._swept_at = -inf
+        # How long after its hint the latest of the last few was back: a client that is later is not expected any more.
+        self._latest_s = inf
         self._by_length = _ByLength()
         self.tenants = self.records = self.open = self.dropped = 0
 
@@ -307,13 +310,12 @@ class Appointments:
             line = self._lines[record.tenant] = TenantRecords(record.tenant, mark, self._slots)
         number = record.number
         age = age_key(record.first_seen if record.lined_up_at is None else record.lined_up_at, number)
-        turn = 0
+        turn, share, ends_at = 0, 1.0, record.known_until
         if record.due_at is not None:
             turn = turn_key(record.turn or _turn(line, self._order, self._slots, age), number)
+            share = self.attendance.expected()
+            ends_at = min(record.open_until, record.due_at + self._latest_s)
         as_old_as = _age_in_turn(record, turn, self._order, self._slots)
-        share = (
-            1.0 if record.appointment is None else self.attendance.expected()
-        )  # no hint, none to be judged
         slot = self._slots.put(record, line, turn, age, as_old_as, share)
         self._bodies.add(line.body_key(record.fingerprint), slot)
         line.kept()
@@ -322,8 +324,12 @@ class Appointments:
             likelihood = self.attendance.likelihood(record.tenant, record.kind)
             self.attendance.opens(record.kind)
             self._line_up(slot, line, turn, age, record.work_s * likelihood)
-        self._will_end(slot, record.open_until if turn else record.known_until)
+        self._will_end(slot, ends_at)
         return True
+
+    def was_late(self, late_s: float) -> None:
+        """Learn how long after its hint a client was back on time; that fades by a tenth with each that was sooner."""
+        self._latest_s = max(late_s, min(TOLERANCE_S, self._latest_s) * (1.0 - ALIKE))
 
     def take(self, record: ReturnRecord) -> None:
         """Take out a record that `match` returned: its client is back."""

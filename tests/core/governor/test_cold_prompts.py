@@ -17,9 +17,9 @@ PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
 COLD = 100
 
 
-def _gate(count: int = 4) -> Governor:
+def _gate(count: int = 4, deadline_s: float = 60.0) -> Governor:
     engines = tuple(EngineSettings(f"{number}", 32, prior=PRIOR) for number in range(count))
-    return governor(LaneSettings("lane", deadline_s=60.0), engines=engines)
+    return governor(LaneSettings("lane", deadline_s=deadline_s), engines=engines)
 
 
 def _arrival(attempt: int, name: str, thousands: int, **fields: Any) -> Arrived:
@@ -105,6 +105,21 @@ def test_a_cold_prompt_that_would_wait_for_another_goes_on() -> None:
     ]
     assert first not in opened
     assert second in opened
+
+
+@pytest.mark.parametrize(("idle", "calm", "busy"), [(0, 1, 2), (1, 2, 0), (2, 0, 1)])
+def test_a_cold_prompt_that_would_be_late_goes_to_the_cheapest_engine_where_it_is_in_time(
+    idle: int, calm: int, busy: int
+) -> None:
+    gate = _gate(3, deadline_s=15.0)
+    for attempt, number in enumerate(6 * (calm,) + 12 * (busy,)):
+        gate.handle(Arrived(attempt, prompt_bytes=400, max_tokens=1_000, engine=f"{number}"), 0.0)
+        gate.handle(FirstToken(attempt), 0.015)
+
+    told = [
+        _engine(gate.handle(_arrival(1_000 + number, f"cold {number}", COLD), 1.0)[0]) for number in range(2)
+    ]
+    assert told == [f"{idle}", f"{calm}"]
 
 
 def test_a_cold_prompt_passes_a_full_engine_by_that_would_be_cheaper() -> None:

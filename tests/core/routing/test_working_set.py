@@ -68,6 +68,25 @@ def test_single_questions_keep_no_memory_where_sessions_come_back() -> None:
     assert sets.tokens(0) - kept < 0.2 * 100_000
 
 
+def test_prompts_without_a_name_say_nothing_of_new_sessions_with_one() -> None:
+    sets = WorkingSets()
+    for name in range(1, 20):
+        session = _opened(sets, name, 10, engine=1)
+        sets.turn_over(session, 10.0)
+        sets.awaits(session, 15.0)
+    new = _opened(sets, 100, 40)
+    sets.turn_over(new, 20.0)
+    kept = sets.tokens(0)
+    assert kept > 20_000
+
+    for number in range(200, 300):
+        single = sets.opens(None, None, "a", "lane", 20.0)
+        sets.placed(single, 2, 10_000, _marks(number, 10))
+        sets.turn_over(single, 21.0)
+    assert sets.tokens(0) == kept
+    assert sets.tokens(2) == 0
+
+
 def test_single_questions_keep_nothing_long_before_their_leases_end() -> None:
     """Some return at once: of the others none is known to stay away yet."""
     sets = WorkingSets()

@@ -119,7 +119,7 @@ class Placement:
     def roomy_engine(self, request: Request, held: Held, now: float, kept: Kept = _NOTHING) -> Place | None:
         """Return where this request, of whose prompt so much is `held`, would go now; engines that are `kept` are left to others.
 
-        That is the cheapest engine, or the soonest where the deadline leaves no choice; None without room.
+        That is the cheapest engine, or where that is late the cheapest in time, else the soonest; None without room.
         """
         engines, session, turns = self.able(request, kept), None, None
         if request.marks:
@@ -170,15 +170,15 @@ class Placement:
     def _alone(
         self, chosen: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
     ) -> Place | None:
-        """Return the engine that would do all of it: the one chosen, or one that holds of its prompt, or the soonest if these are late."""
+        """Return the engine that would do all of it: the one chosen, or one that holds of its prompt, or the cheapest in time if these are late."""
         compared = self._compared(chosen, request, engines, held, turns, now)
         found = _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
         if now + found[1] <= request.deadline or len(engines) == 1:
             return found
-        soonest = _soonest(request, self._taking(request, engines, held, now), held, now)
-        if soonest is None:
+        other = _least_late(self.prices, request, self._taking(request, engines, held, now), held, turns, now)
+        if other is None:
             return None
-        return _found(soonest, request, self._compared(soonest, request, engines, held, turns, now), now)
+        return _found(other, request, self._compared(other, request, engines, held, turns, now), now)
 
     def _compared(
         self, other: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
@@ -342,14 +342,17 @@ def leaves_others(placement: Placement, request: Request) -> bool:
     return placement.has_unlike and len(waits_for(placement, request)) < len(request.route.up)
 
 
-def _soonest(request: Request, engines: _Engines, held: Held, now: float) -> Engine | None:
-    """Return the engine with room where this attempt's first token comes first; None without room."""
-    roomy = _with_room(request, engines, held, now)
-    return min(
-        roomy,
-        key=lambda each: each.expected_ttft_s(unread_tokens(each, request, held), now),
-        default=None,
-    )
+def _least_late(
+    prices: Prices, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+) -> Engine | None:
+    """Return the cheapest engine with room whose first token is in time, the soonest where none is; None without room."""
+
+    def late_and_cost_s(each: Engine) -> tuple[float, float]:
+        unread = unread_tokens(each, request, held)
+        late_s = now + each.expected_ttft_s(unread, now) - request.deadline
+        return max(0.0, late_s), prices.of(each, request, unread, turns, now)
+
+    return min(_with_room(request, engines, held, now), key=late_and_cost_s, default=None)
 
 
 def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Engine:

@@ -18,9 +18,9 @@ SESSION_TURNS: Final = 66
 # What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (`python -m lab run
 # cold_prompts`: with half of it the p95 of turns is 0.02 to 0.04 of that without cold prompts higher.) Until so long has been seen, at least a minute is assumed.
 _MEMORY_S: Final = 300.0
-# So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (With 1, the p95 of the agents' first tokens
-# was 1.29 and 1.64 times that without cold prompts, at three and six a minute, with 4 it is 1.13 and 1.37, with 8 1.26 and 1.40.)
-_TURNS_COUNT: Final = 4.0
+# So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (Agents' contexts for 0.6 of the memory, six cold
+# prompts a minute, 16 seeds: the p95 of the agents' first tokens is 1.22 s with 4 and 1.05 s with 8; for 0.4 of it 0.85 and 0.82 s.)
+_TURNS_COUNT: Final = 8.0
 
 
 class _Seen:

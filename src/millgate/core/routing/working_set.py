@@ -72,7 +72,7 @@ class _Kind:
 class LiveSession:
     """One session: its tenant, lane and `kind`, its context on one engine, and its `turns` that are queued or run; it rests without any.
 
-    Of one kind are those of a lane that have come back, and of another those that have not yet: prompts that never will are among these.
+    Of one kind are those of a lane that have come back, of two more those that have not yet: with a name, and without one as prompts that never will.
 
     It `is_over` once its lease has ended, until it goes on.
     """
@@ -216,7 +216,7 @@ class WorkingSets:
         self._sets: dict[int, _LiveSet] = {}
         self.encounters = Encounters()
         self.leases: list[tuple[float, int]] = []
-        self._kinds: dict[tuple[str, bool], _Kind] = {}
+        self._kinds: dict[tuple[str, bool, bool], _Kind] = {}
         self._found = Ewma(1.0, prior_samples=float(ENOUGH))
         self._opened_at = -inf
         self._inferred = 0
@@ -283,7 +283,7 @@ class WorkingSets:
             session = known
         else:
             self._inferred -= 1
-            kind = self._kind(lane, returns=False)
+            kind = self._kind(lane, returns=False, is_named=name is not None)
             session = LiveSession(self._inferred if name is None else name, tenant, lane, kind)
         self._sessions[session.key] = session
         self._opened_at = now
@@ -381,8 +381,8 @@ class WorkingSets:
                 live = self._sets[session.engine] = _LiveSet()
             live.count(session, sign)
 
-    def _kind(self, lane: str, *, returns: bool) -> _Kind:
-        kind = self._kinds.get((lane, returns))
+    def _kind(self, lane: str, *, returns: bool, is_named: bool = True) -> _Kind:
+        kind = self._kinds.get((lane, returns, is_named))
         if kind is None:
-            kind = self._kinds[lane, returns] = _Kind()
+            kind = self._kinds[lane, returns, is_named] = _Kind()
         return kind

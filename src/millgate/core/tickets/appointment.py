@@ -108,6 +108,11 @@ class Attendance:
         self.counts, self._faded_at = (self.counts[0] * keep, self.counts[1] * keep), now
         self._others = (came, told)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether clients may return to other replicas."""
+        return self._others is not None
+
     def visited(self, tenant: str, kind: int) -> None:
         """Learn that a client has come whom another replica told; that replica counts it as told."""
         if self._others is None:

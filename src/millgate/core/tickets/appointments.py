@@ -314,7 +314,9 @@ class Appointments:
         if record.due_at is not None:
             turn = turn_key(record.turn or _turn(line, self._order, self._slots, age), number)
             share = self.attendance.expected()
-            ends_at = min(record.open_until, record.due_at + self._latest_s)
+            ends_at = record.open_until
+            if not self.attendance.is_shared:  # else it may be back at another replica
+                ends_at = min(ends_at, record.due_at + self._latest_s)
         as_old_as = _age_in_turn(record, turn, self._order, self._slots)
         slot = self._slots.put(record, line, turn, age, as_old_as, share)
         self._bodies.add(line.body_key(record.fingerprint), slot)

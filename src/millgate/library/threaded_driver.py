@@ -32,7 +32,6 @@ class ThreadedDriver:
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._holder = 0
         self._posted: deque[Event] = deque()
         self._governor = build_governor(settings, clock())
         self._waiters: dict[int, Waiter] = {}
@@ -46,11 +45,9 @@ class ThreadedDriver:
             self._step(arrival)
 
     def post(self, *events: Event) -> None:
-        """Tell the core what has happened; a block that the garbage collector ends may do so while its thread holds the lock."""
+        """Tell the core what has happened; a block that the garbage collector ends may do so while its own thread holds the core."""
         self._posted.extend(events)
-        if self._holder != threading.get_ident():
-            with self._held():
-                pass
+        self._take_posted()
 
     def forget(self, attempt: int) -> None:
         """Tell this attempt's waiter nothing more."""
@@ -75,15 +72,21 @@ class ThreadedDriver:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """Hold the core, and take what was posted before letting go."""
-        with self._lock:
-            self._holder = threading.get_ident()
-            try:
+        """Hold the core, and take what was posted meanwhile."""
+        try:
+            with self._lock:
                 yield
+        finally:
+            self._take_posted()
+
+    def _take_posted(self) -> None:
+        """Take what was posted, unless the core is held: its holder does so when it lets go."""
+        while self._posted and self._lock.acquire(blocking=False):
+            try:
                 while self._posted:
                     self._step(self._posted.popleft())
             finally:
-                self._holder = 0
+                self._lock.release()
 
     def _step(self, event: Event) -> None:
         now = self._clock()

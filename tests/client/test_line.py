@@ -154,6 +154,15 @@ def test_send_exits_0_done_2_aborted_1_otherwise(tmp_path: Path, capsys: pytest.
     assert main(["send", str(payload), "--addr", "127.0.0.1:9"]) == 1
 
 
+def test_what_cannot_be_sent_is_said_before_anything_is() -> None:
+    with server([]) as (address, seen), LineClient(address) as client:
+        with pytest.raises(LineError, match="the payload is empty"):
+            client.send(b"")
+        with pytest.raises(LineError, match="chunk_bytes is 0, the least is 1"):
+            client.send(b"{}", chunk_bytes=0)
+    assert not seen
+
+
 def test_a_ping_is_not_answered_by_a_job_that_was_given_up() -> None:
     """A caller gave its job up at its own timeout; the job was done later, and the next ping took that for its answer."""
 

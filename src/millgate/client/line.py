@@ -275,6 +275,8 @@ class _Addressed:
     def _upload(self, payload: bytes, *, job: str = "", **how: Unpack[_Manner]) -> Dialogue:
         if not payload:
             raise LineError("the payload is empty")
+        if (chunk_bytes := how.get("chunk_bytes", CHUNK_BYTES)) < 1:
+            raise LineError(f"chunk_bytes is {chunk_bytes}, the least is 1")
         self._jobs += 1
         name = job or f"J_{self._jobs}"
         return _Upload(_Job(payload, name, self._retries, self._token, self._watch, **how)).run()

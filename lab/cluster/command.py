@@ -38,9 +38,9 @@ async def _measure(what: str, folder: Path, asked: argparse.Namespace) -> str:
     if what == "caps":
         return caps.table(await caps.measure(folder, asked.seconds, asked.apart, asked.seed, asked.policy))
     if what == "quotas":
+        how = asked.seconds, asked.apart, asked.seed, asked.policy
         reports = [
-            await quotas.measure(folder / str(skewed), asked.seconds, asked.apart, asked.seed, skewed=skewed)
-            for skewed in (False, True)
+            await quotas.measure(folder / str(skewed), *how, skewed=skewed) for skewed in (False, True)
         ]
         return quotas.table(reports)
     return outage.table(

@@ -65,12 +65,15 @@ def _completion(tokens: int) -> dict[str, object]:
     }
 
 
-async def measure(folder: Path, seconds: float, apart_s: float, seed: int, *, skewed: bool) -> QuotaReport:
-    """Let four gates share the quota under faults, with clients at all of them alike or most at one."""
+async def measure(
+    folder: Path, seconds: float, apart_s: float, seed: int, policy: str, *, skewed: bool
+) -> QuotaReport:
+    """Let four gates share the quota under faults, with clients at all of them alike or most at one; without their store they do by this policy."""
     notes, plan = _Notes(), planned(seconds, apart_s, seed)
     rule = {"name": "all", "tpm": round(60 * RATE_PER_S), "burst": f"{BURST_S:g}s"}
     async with FakeUpstream(notes.answer) as upstream:
-        stack = Stack(folder, REPLICAS, {"url": upstream.url, "max_inflight": 256}, quotas=[rule])
+        engine, cluster = {"url": upstream.url, "max_inflight": 256}, {"when_store_is_gone": policy}
+        stack = Stack(folder, REPLICAS, engine, quotas=[rule], cluster=cluster)
         try:
             await stack.start()
             crowd = Crowd(

@@ -25,7 +25,7 @@ def test_under_faults_the_engine_never_has_more_than_its_cap_and_all_shares_come
 
 @pytest.mark.parametrize("skewed", [False, True])
 def test_under_faults_no_window_has_more_than_its_quota(tmp_path: Path, *, skewed: bool) -> None:
-    report = asyncio.run(quotas.measure(tmp_path, 12.0, 4.0, 6, skewed=skewed))
+    report = asyncio.run(quotas.measure(tmp_path, 12.0, 4.0, 6, "closed", skewed=skewed))
 
     assert report.faults == 2
     assert report.requests > 0

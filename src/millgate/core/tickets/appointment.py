@@ -88,10 +88,10 @@ class Attendance:
 
     Replicas of a cluster share what they learn: a client may come to another replica than the one that told it. There all kinds have the
     share of the whole cluster, by the `counts` of all: the weights of the clients that came here when told, by any replica, and of
-    those that were told here. `here` is the part of the last few that was attended at this replica.
+    those that were told here (`others` has those of the others, None without any). `here` is the part of the last few that was attended here.
     """
 
-    __slots__ = ("_faded_at", "_kinds", "_open", "_others", "_tenants", "counts", "here")
+    __slots__ = ("_faded_at", "_kinds", "_open", "_tenants", "counts", "here", "others")
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
@@ -99,23 +99,18 @@ class Attendance:
         self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in ClientKind]
         self._open = [0] * len(ClientKind)
         self.counts, self._faded_at = (0.0, 0.0), 0.0
-        self._others: tuple[float, float] | None = None
+        self.others: tuple[float, float] | None = None
         self.here = 1.0
 
     def shared_with(self, came: float, told: float, now: float) -> None:
         """Count with the `counts` of all others from now on; for their sum to be true all fade in as long as the longest hint takes."""
         keep = max(0.0, 1.0 - (now - self._faded_at) / LONGEST_HINT_S)
         self.counts, self._faded_at = (self.counts[0] * keep, self.counts[1] * keep), now
-        self._others = (came, told)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether clients may return to other replicas."""
-        return self._others is not None
+        self.others = (came, told)
 
     def visited(self, tenant: str, kind: int) -> None:
         """Learn that a client has come whom another replica told; that replica counts it as told."""
-        if self._others is None:
+        if self.others is None:
             self.learn(tenant, kind, attended=True)
         else:
             self.counts = self.counts[0] + 1.0, self.counts[1]
@@ -139,21 +134,21 @@ class Attendance:
 
     def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
-        if self._others is None:
+        if self.others is None:
             return [_share(counts, 1.0) for counts in _once_lapsed(self._kinds, lapsed)]
-        came, told = self.counts[0] + self._others[0], self.counts[1] + self._others[1]
+        came, told = self.counts[0] + self.others[0], self.counts[1] + self.others[1]
         return [min(1.0, _share((came, told), 1.0))] * len(self._kinds)
 
     def of_tenant(self, tenant: str, lapsed: Sequence[int] = ()) -> float:
         """Return how likely a client of this tenant returns when told, by its own outcomes alone, as it is once these have `lapsed` too."""
-        if self._others is not None:
+        if self.others is not None:
             return self.expected()
         kinds = _once_lapsed([each.get(tenant, (0.0, 0.0)) for each in self._tenants], lapsed)
         return _share((sum([came for came, _ in kinds]), sum([told for _, told in kinds])), 1.0)
 
     def likelihood(self, tenant: str, kind: int) -> float:
         """Return how many times as likely as others of its kind a client of this tenant returns when told."""
-        if self._others is not None:
+        if self.others is not None:
             return 1.0
         of_kind = _share(self._kinds[kind], 1.0)
         return _share(self._tenants[kind].get(tenant, (0.0, 0.0)), of_kind) / of_kind
@@ -162,7 +157,7 @@ class Attendance:
         """Learn what became of one appointment."""
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
         self.here += (attended - self.here) * _HERE_WEIGHT
-        if self._others is not None:
+        if self.others is not None:
             self.counts = self.counts[0] + attended, self.counts[1] + 1.0
         tenants = self._tenants[kind]
         known = tenants.pop(tenant, (0.0, 0.0))

@@ -315,7 +315,7 @@ class Appointments:
             turn = turn_key(record.turn or _turn(line, self._order, self._slots, age), number)
             share = self.attendance.expected()
             ends_at = record.open_until
-            if not self.attendance.is_shared:  # else it may be back at another replica
+            if self.attendance.others is None:  # else it may be back at another replica
                 ends_at = min(ends_at, record.due_at + self._latest_s)
         as_old_as = _age_in_turn(record, turn, self._order, self._slots)
         slot = self._slots.put(record, line, turn, age, as_old_as, share)

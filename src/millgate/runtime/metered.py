@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence
 from time import time
-from typing import Any
 
 from millgate.core.events import QuotaSeen
 from millgate.core.words import QuotaKind
@@ -63,11 +62,14 @@ class MeteredUpstream:
         headers: Sequence[tuple[bytes, bytes]] | Lines,
         body: bytes,
         receiver: Receiver,
-        **bounds: Any,
+        *,
+        head_by: float | None = None,
+        may_retry: bool = True,
     ) -> Call:
         """Send one request now; see `Upstream.request`."""
+        listening = _Listener(receiver, self._read)
         return self._upstream.request(
-            method, target, headers, body, _Listener(receiver, self._read), **bounds
+            method, target, headers, body, listening, head_by=head_by, may_retry=may_retry
         )
 
     def _read(self, head: AnswerHead) -> None:

@@ -14,7 +14,7 @@ from millgate.http1.client.contract import AnswerHead
 from millgate.http1.client.pool import UpstreamPool
 
 
-class Nobody:
+class Deaf:
     """A receiver that hears nothing."""
 
     def on_head(self, head: AnswerHead) -> None: ...
@@ -28,9 +28,7 @@ class Nobody:
     def on_raised(self) -> None: ...
 
 
-CALL = UpstreamCall(
-    UpstreamPool("localhost", 1), b"", Nobody(), head_only=False, head_by=None, may_retry=False
-)
+CALL = UpstreamCall(UpstreamPool("localhost", 1), b"", Deaf(), head_only=False, head_by=None, may_retry=False)
 
 
 class Made:

@@ -1,38 +1,17 @@
 """A simulated engine: it does what its batch does, and misbehaves as told."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
-from millgate.core.words import FailureKind, Sent
+from millgate.core.words import FailureKind
 from millgate.engine.batching import Batch
 from millgate.engine.profile import find_profile, scaled
 from millgate.engine.sequences import EngineSequence
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
+from sim.engines.heard import Heard
 
 PROFILE = find_profile("llama3-8b_h100_tp1")
-
-
-@dataclass
-class Heard:
-    loop: Loop
-    firsts: dict[int, float] = field(default_factory=dict)
-    ends: dict[int, float] = field(default_factory=dict)
-    failures: list[tuple[int, FailureKind]] = field(default_factory=list)
-
-    def first_token(self, attempt: int) -> None:
-        self.firsts[attempt] = self.loop.now
-
-    def finished(self, attempt: int, output_tokens: int, cached_tokens: int | None = None) -> None:
-        assert output_tokens > 0
-        self.ends[attempt] = self.loop.now
-
-    def failed(self, attempt: int, kind: FailureKind, sent: Sent, hint_s: float | None) -> None:
-        assert sent in Sent
-        assert hint_s is None
-        self.failures.append((attempt, kind))
 
 
 def engine(abort_lag_s: float = 0.0, *, ignores: bool = False) -> tuple[Loop, Heard, BatchedStation]:

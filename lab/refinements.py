@@ -61,6 +61,12 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"governor.commit:_kind": plain.told_first},
     ),
     Refinement(
+        "attendance: latest",
+        "an appointment counts until it lapses",
+        (*_ABSENT, "absent users"),
+        {"tickets.appointments:Appointments.was_late": plain.nothing},
+    ),
+    Refinement(
         "first answers",
         "a mean is that of ended answers",
         _SIZING,

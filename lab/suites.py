@@ -241,6 +241,16 @@ SUITES: Mapping[str, Suite] = {
             if "8 streams" in name and "0.5 absent" in name
         },
     ),
+    "absent users": Suite(
+        "four tenants before 8 streams, half of the users never returning",
+        5,
+        {
+            f"{load} times, {known=}": partial(
+                _hints, Case(streams=8, tenants=4, absent=0.5), load, known=known
+            )
+            for load, known in product((1.3, 2.0), (True, False))
+        },
+    ),
     "minutes": Suite("four tenants before four streams over four minutes", 3, _minutes()),
     "waves": Suite(
         "two waves of 20 whose refused clients never return, and a third, before one stream",

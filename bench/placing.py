@@ -2,7 +2,8 @@
 
 Every conversation has twenty messages of 2 KB after a system prompt that all share. A *turn* goes on from one that an engine holds. A
 *sibling* is a new conversation with that system prompt, a *stranger* has one of its own. `whole` reads the body and makes its marks too;
-the others are handed them. What is timed is `Governor.handle` of the arrival, all that it writes included, never the answer. The index is
+the others are handed them. What is timed is `Governor.handle` of the arrival, all that it writes included, never the answer. A *place* is the
+part of it that depends on engines and marks: what is held of the prompt is looked up and the engines are priced, nothing is written. The index is
 full at 200,000 marks: each new one then drops another. The least of all rounds is what the code costs where nothing else runs beside it.
 `mb` is the memory of a full index, by the marks of a prompt.
 """
@@ -18,6 +19,7 @@ from functools import partial
 
 from millgate.core.events import Arrived, Finished, FirstToken, PrefixMarks, Released
 from millgate.core.governor import Governor
+from millgate.core.governor.assess import assess
 from millgate.core.routing.prefix_index import MOST_MARKS, PrefixIndex
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.dialects.conversations import prefix_marks, read_chat
@@ -66,6 +68,21 @@ class Fleet:
         names = self._chance.sample(range(self._conversations), REQUESTS)
         return self._answered_us([_body("shared", name, MESSAGES) for name in names], whole=whole)
 
+    def place_us(self) -> float:
+        """Return microseconds of CPU for finding where the next turn of a conversation drawn by chance would go, others just placed."""
+        knowledge, spent_s = self._gate._knowledge, 0.0  # noqa: SLF001 - the part of a decision is not offered by itself
+        placement = knowledge.engines.placement
+        for name in self._chance.sample(range(self._conversations), REQUESTS):
+            body = _body("shared", name, MESSAGES)
+            (arrival,) = self._arrivals([body], whole=False)
+            request = assess(knowledge, arrival, self._now).request
+            began = time.process_time()
+            held = placement.held(request.marks, request.prompt_tokens)
+            placement.roomy_engine(request, held, self._now)
+            spent_s += time.process_time() - began
+            self._answered_us([body])
+        return spent_s / REQUESTS * 1e6
+
     def new_us(self, system: str) -> float:
         """Return microseconds of CPU for the first request of new conversations; without a `system` prompt each has its own."""
         names = range(self._strangers, self._strangers + REQUESTS)
@@ -103,6 +120,7 @@ def figures(rounds: int) -> dict[str, float]:
         for engines in ENGINES:
             fleet = Fleet(engines, index_marks)
             kinds: dict[str, Callable[[], float]] = {
+                "place": fleet.place_us,
                 "turn": partial(fleet.turns_us, whole=False),
                 "whole_turn": partial(fleet.turns_us, whole=True),
                 "sibling": partial(fleet.new_us, "shared"),

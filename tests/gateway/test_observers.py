@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from gateway.harness import DONE, Asked, FakeEngine, Stand, chat, event, run, un
 from gateway.stand import core_settings
 from millgate.gateway import AdminAddress, EngineAddress, Gateway, GatewaySettings
 from millgate.observe.observers import ObserverSettings
+from millgate.runtime.callers import CallerSettings, TenantRule
 from millgate.wiring.governor import build_governor
 
 SECRET = "sk-live-0123456789abcdef"
@@ -68,6 +71,30 @@ def test_a_request_is_counted_logged_and_explained_without_its_secrets(tmp_path:
         assert b'millgate_tenant_attempts_total{tenant="-"} 2.0' in page
         for private in (SECRET, PROMPT):
             assert private not in log.read_text() + json.dumps(told) + page.decode()
+
+    run(test())
+
+
+def test_a_tenant_that_a_reload_brings_is_in_the_metrics_and_the_log_by_its_name(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def test() -> None:
+        stand = await watched(ObserverSettings(str(log)))
+        gateway = stand.gateway
+        callers = CallerSettings((TenantRule("globex", (sha256(SECRET.encode()).digest(),)),))
+        core = core_settings()
+        first = replace(core.lanes[0], name="renamed")
+        await gateway.adopt(replace(gateway.settings, callers=callers), replace(core, lanes=(first,)))
+        assert gateway.admin is not None
+        port = gateway.admin.port
+        _, before = await get(port, "/metrics")
+        assert (await stand.ask(chat(PROMPT), authorization=f"Bearer {SECRET}")).status == 200
+        await stand.settle()
+        await stand.close()
+
+        assert b'millgate_tenant_attempts_total{tenant="globex"} 0.0' in before
+        (line,) = [json.loads(line) for line in log.read_text().splitlines()]
+        assert (line["tenant"], line["lane"]) == ("globex", "renamed")
 
     run(test())
 

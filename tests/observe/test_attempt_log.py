@@ -51,6 +51,20 @@ def test_nothing_that_a_client_sent_breaks_a_line(tmp_path: Path) -> None:
     assert json.loads(raw)["tenant"] == HOSTILE
 
 
+def test_a_tenant_and_a_first_lane_that_a_reload_brings_are_named(tmp_path: Path) -> None:
+    log = AttemptLog(str(tmp_path / "log"), first_lane="chat", tenants=["acme"])
+    refuse(log, 1, "globex")
+    log.adopt("batch", ["globex"])
+    refuse(log, 2, "globex")
+    refuse(log, 3, "acme")
+    log.close()
+
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["lane"] for line in lines] == ["chat", "batch", "batch"]
+    assert [line["tenant"] == "globex" for line in lines] == [False, True, False]
+    assert lines[2]["tenant"].startswith("tenant-")
+
+
 @pytest.mark.parametrize(
     ("seconds", "written"), [(0.12344, 0.1234), (0.12346, 0.1235), (0.0, 0.0), (float("inf"), None)]
 )

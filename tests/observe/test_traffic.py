@@ -257,6 +257,18 @@ def test_a_tenants_answers_are_judged_and_its_slowest_streams_are_known() -> Non
     assert acme.ttft_p99_s == pytest.approx(10.0, rel=0.05)
 
 
+def test_tenants_that_a_reload_brings_have_a_label_however_many_others_came_first() -> None:
+    traffic = Traffic(["acme"])
+    for number in range(MOST_TENANTS):
+        traffic.arrived(f"key-{number}", float(number))
+    traffic.tenants_are(["globex", "initech"])
+    for name in ("globex", "initech", "key-1"):
+        traffic.arrived(name, 200.0)
+
+    assert [tenants(traffic)[name].attempts for name in ("globex", "initech")] == [1, 1]
+    assert len(traffic.read().tenants) <= MOST_TENANTS + 1
+
+
 def test_engines_that_are_gone_leave_their_labels_to_those_that_come() -> None:
     traffic = Traffic()
     for number in range(MOST_ENGINES):

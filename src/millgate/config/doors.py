@@ -64,9 +64,7 @@ class ExtprocConfig(Section):
         default=None,
         description="TCP port for `grpc.health.v1` alone, which `port` answers too. Default: none.",
     )
-    tls: ListenTlsConfig | None = Field(
-        default=None, description="TLS for Envoys, read at the start. Default: plain gRPC."
-    )
+    tls: ListenTlsConfig | None = Field(default=None, description="TLS for Envoys. Default: plain gRPC.")
     insecure: bool = Field(default=False, description="Allow a non-loopback address to any caller.")
     streams: Count = Field(
         default=10_000,

@@ -102,7 +102,7 @@ class Gateway:
             self.settings.observers,
             boot=self.door.boot,
             first_lane=self.driver.snapshot().lanes[0].name,
-            tenants=[tenant.name for tenant in self.settings.callers.tenants],
+            tenants=self.settings.callers.names,
             defer=asyncio.get_running_loop().call_later,
         )
         self.driver.observers.append(observers.accounting)
@@ -210,13 +210,14 @@ class Gateway:
         self.door.entry.replace(settings.callers)
         self._fleet.adopt(settings.engines, settings.upstream)
         if self.extproc is not None:
-            await self.extproc.adopt(settings.engines, self._fleet.routes)
+            await self.extproc.adopt(settings.engines, self._fleet.routes, settings.extproc)
         self._reroute()
         self.driver.reconfigure(core)
         for each in settings.engines:
             if not each.is_up:  # one that has come back while it ends old work is known to the core as it was
                 self.driver.post(EngineDown(each.name))
-        self.observers.engines_are([each.name for each in settings.engines])
+        engines = [each.name for each in settings.engines]
+        self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
         return _fixed(before, settings)
 
     async def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:

@@ -59,8 +59,18 @@ class ExtprocDoor:
             address.host, address.port, address.health_port, address.ssl
         )
 
-    async def adopt(self, engines: Sequence[EngineAddress], routes: Sequence[EngineRoute]) -> None:
-        """Name these engines to Envoy from now on; OSError for one whose address cannot be found."""
+    async def adopt(
+        self,
+        engines: Sequence[EngineAddress],
+        routes: Sequence[EngineRoute],
+        wanted: ExtprocAddress | None = None,
+    ) -> None:
+        """Name these engines to Envoys from now on, and show the certificate of the `wanted` address, if both are over TLS.
+
+        OSError for an engine whose address cannot be found.
+        """
+        if wanted is not None and wanted.ssl is not None and self._address.ssl is not None:
+            await self._server.secure(wanted.ssl)
         found = await asyncio.gather(*(_resolved(engine) for engine in engines))
         hangups = {route.name: route.on_hangup for route in routes}
         self._desk.destinations = {

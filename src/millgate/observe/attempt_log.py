@@ -46,8 +46,7 @@ class AttemptLog:
         self, path: str, *, boot: str = "", first_lane: str = "", tenants: Iterable[str] = ()
     ) -> None:
         self._prefix = boot + "-"
-        self._first_lane = first_lane
-        self._tenants = {name: name for name in tenants}
+        self.adopt(first_lane, tenants)
         self._secret = os.urandom(32)
         self._core_second = -1
         self._core_epoch_s = 0.0
@@ -62,6 +61,11 @@ class AttemptLog:
     def dropped(self) -> int:
         """How many lines were lost: too many waited, or they could not be written."""
         return self._writer.dropped
+
+    def adopt(self, first_lane: str, tenants: Iterable[str]) -> None:
+        """Name by this lane what names none, and let these tenants' names stand in the file, from the next line on."""
+        self._first_lane = first_lane
+        self._tenants = {name: name for name in tenants}
 
     def add(
         self,

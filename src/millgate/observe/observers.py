@@ -71,9 +71,16 @@ class Observers:
         self.settle()
         return self._traffic.read()
 
-    def engines_are(self, names: Collection[str]) -> None:
-        """Forget what engines that are no longer there have done."""
-        self._traffic.engines_are(names)
+    def adopt(self, first_lane: str, tenants: Collection[str], engines: Collection[str]) -> None:
+        """Name by these what happens from now on, and forget what engines that are no longer there have done."""
+        self.settle()
+        self._traffic.engines_are(engines)
+        self._traffic.tenants_are(tenants)
+        self.accounting.first_lane = first_lane
+        if self._log is not None:
+            self._log.adopt(first_lane, tenants)
+        if self.traces is not None:
+            self.traces.first_lane = first_lane
 
     def why(self, wanted: str) -> list[ExplainedAttempt]:
         """Return what was decided about the attempts under this id, newest first, in sentences; none when not kept."""

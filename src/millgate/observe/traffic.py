@@ -127,16 +127,15 @@ class _Tenant:
 
 
 class Traffic:
-    """Takes what happens and gives it back as distributions; `pinned` tenants have their label from the start, for ever."""
+    """Takes what happens and gives it back as distributions; `pinned` tenants have their label from the start, and keep it."""
 
     def __init__(self, pinned: Iterable[str] = ()) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._engines: dict[str, _Engine] = {}
         self._models: dict[str, _Cache] = {}
-        self._pinned = frozenset(list(pinned)[:MOST_TENANTS])
-        self._tenants = {name: _Tenant() for name in sorted(self._pinned)}
+        self._tenants: dict[str, _Tenant] = {}
         self._others = _Tenant()
-        self._full_until = 0.0
+        self.tenants_are(pinned)
 
     def arrived(self, tenant: str, now: float) -> None:
         """Count an attempt."""
@@ -198,6 +197,17 @@ class Traffic:
         """Forget engines that are not among these: where they come and go, those that are there need the labels."""
         self._engines = {name: engine for name, engine in self._engines.items() if name in names}
 
+    def tenants_are(self, pinned: Iterable[str]) -> None:
+        """Let these have their label from now on; those that had are forgotten when they have been idle for long."""
+        self._pinned = frozenset(list(pinned)[:MOST_TENANTS])
+        self._full_until = 0.0
+        for name in sorted(self._pinned - self._tenants.keys()):
+            if len(self._tenants) >= MOST_TENANTS:
+                idle = self._most_idle()
+                assert idle is not None  # of that many some are not configured
+                del self._tenants[idle]
+            self._tenants[name] = _Tenant()
+
     def read(self) -> TrafficSnapshot:
         """Return everything as it is now."""
         tenants = [*self._tenants.items()]
@@ -242,8 +252,7 @@ class Traffic:
 
     def _forget_one(self, now: float) -> bool:
         """Take the label of the tenant idle longest; when none has been idle for long, note until when not to ask."""
-        own = [name for name in self._tenants if name not in self._pinned]
-        idle = min(own, key=lambda name: self._tenants[name].seen_at, default=None)
+        idle = self._most_idle()
         self._full_until = (
             now + FORGET_AFTER_S if idle is None else self._tenants[idle].seen_at + FORGET_AFTER_S
         )
@@ -251,6 +260,10 @@ class Traffic:
             return False
         del self._tenants[idle]
         return True
+
+    def _most_idle(self) -> str | None:
+        own = [name for name in self._tenants if name not in self._pinned]
+        return min(own, key=lambda name: self._tenants[name].seen_at, default=None)
 
 
 def _note_stream(

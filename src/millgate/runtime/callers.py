@@ -67,6 +67,11 @@ class CallerSettings:
     path_lanes: Mapping[bytes, str] | None = None
     session_headers: tuple[bytes, ...] = ()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tenants."""
+        return tuple([each.name for each in self.tenants])
+
 
 class Caller(NamedTuple):
     """The tenant of a request, and the lane that was chosen for the request; None leaves it to the core."""

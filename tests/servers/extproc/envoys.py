@@ -29,6 +29,7 @@ class Stand:
     """A processor that serves, its engines, and a channel to it."""
 
     gateway: Gateway
+    core: Settings
     engines: tuple[RunningEngine, ...]
     channel: grpc.aio.Channel
 
@@ -170,15 +171,16 @@ async def standing(
     await gateway.start()
     assert gateway.extproc is not None
     try:
-        async with _channel(gateway.extproc.port, tls[1] if tls else None) as channel:
-            yield Stand(gateway, tuple(running), channel)
+        async with channel(gateway.extproc.port, tls[1] if tls else None) as opened:
+            yield Stand(gateway, core, tuple(running), opened)
     finally:
         await gateway.stop()
         for engine in running:
             await engine.stop()
 
 
-def _channel(port: int, authority: bytes | None) -> grpc.aio.Channel:
+def channel(port: int, authority: bytes | None) -> grpc.aio.Channel:
+    """Return a channel to a processor, over TLS with the `authority` that it must have its certificate of."""
     if authority is None:
         return grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     return grpc.aio.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(authority))

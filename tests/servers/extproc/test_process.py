@@ -2,6 +2,7 @@
 
 import json
 import ssl
+from dataclasses import replace
 from math import inf
 
 import grpc
@@ -18,7 +19,18 @@ from millgate.servers.extproc.attempt import EnvoyAttempt
 from millgate.servers.extproc.running import LoggedRequest
 from millgate.servers.extproc.settings import DESTINATION, ExtprocSettings
 from millgate.servers.http.progress import _growth
-from servers.extproc.envoys import BUFFERED, DUPLEX, JSON, NONE, PARTIAL, STREAMED, health_of, standing
+from servers.extproc.envoys import (
+    BUFFERED,
+    DUPLEX,
+    JSON,
+    NONE,
+    PARTIAL,
+    STREAMED,
+    Stand,
+    channel,
+    health_of,
+    standing,
+)
 
 CHAT = json.dumps(
     {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}
@@ -255,10 +267,16 @@ def test_how_far_a_stream_is_comes_from_the_log_as_soon_as_bytes_can_be_read_as_
     run(scene())
 
 
-def test_over_tls_it_speaks_http2_to_those_that_trust_it() -> None:
-    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+def _issued_by(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
     context.set_alpn_protocols(["h2"])
+    return context
+
+
+def test_over_tls_it_speaks_http2_to_those_that_trust_it() -> None:
+    authority = trustme.CA()
+    context = _issued_by(authority)
 
     async def scene() -> None:
         async with standing(tls=(context, authority.cert_pem.bytes())) as stand:
@@ -267,6 +285,34 @@ def test_over_tls_it_speaks_http2_to_those_that_trust_it() -> None:
             await talk.body(STREAM)
 
             assert fields_of((await talk.told()).request_headers.response.header_mutation)[DESTINATION]
+
+    run(scene())
+
+
+def test_a_reload_shows_envoys_the_new_certificate_and_keeps_those_that_are_connected() -> None:
+    ours, renewed = trustme.CA(), trustme.CA()
+
+    async def asked(stand: Stand) -> str:
+        talk = stand.open()
+        await talk.head()
+        await talk.body(STREAM)
+        return fields_of((await talk.told()).request_headers.response.header_mutation)[DESTINATION]
+
+    async def scene() -> None:
+        async with standing(tls=(_issued_by(ours), ours.cert_pem.bytes())) as stand:
+            assert await asked(stand)
+            settings, door = stand.gateway.settings, stand.gateway.extproc
+            assert settings.extproc is not None
+            assert door is not None
+            extproc, port = replace(settings.extproc, ssl=_issued_by(renewed)), door.port
+            assert await stand.gateway.adopt(replace(settings, extproc=extproc), stand.core) == ()
+
+            assert await asked(stand)
+            async with channel(port, renewed.cert_pem.bytes()) as fresh:
+                assert await asked(replace(stand, channel=fresh))
+            async with channel(port, ours.cert_pem.bytes()) as stale:
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await asked(replace(stand, channel=stale))
 
     run(scene())
 

@@ -51,7 +51,7 @@ class Traces:
     def __init__(self, exporter: TraceExporter, share: float = 1.0, first_lane: str = "") -> None:
         self._exporter = exporter
         self._made = TraceContexts(share)
-        self._first_lane = first_lane
+        self.first_lane = first_lane
         self._contexts: dict[int, TraceContext] = {}
         self._spans: list[bytes] = []
         self._core_second = -1
@@ -90,7 +90,7 @@ class Traces:
             if type(final) is Ended:
                 self._spans.append(_ended(context, began, over, facts, final).encode())
             elif type(final) is Yield:
-                lane = facts[_LANE] or self._first_lane if final.classed is None else final.classed.lane
+                lane = facts[_LANE] or self.first_lane if final.classed is None else final.classed.lane
                 self._spans.append(_refused(context, began, over, facts, str(lane), final).encode())
         return context.trace
 

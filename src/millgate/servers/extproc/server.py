@@ -3,7 +3,7 @@
 import asyncio
 import ssl as tls
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
@@ -23,10 +23,14 @@ from millgate.servers.extproc.grpc_calls import (
 from millgate.servers.extproc.http2 import Http2Connection
 from millgate.servers.extproc.running import RunningRequests, read_entry
 from millgate.servers.extproc.settings import PROCESSOR_SERVICE
+from millgate.sockets.listening import Listeners, listening_socket
 
 PROCESS: Final = f"/{PROCESSOR_SERVICE}/Process".encode()
 ACCESS_LOG: Final = b"/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
 _READY_LOOK_S: Final = 0.5
+_BACKLOG: Final = 1024
+_HANDSHAKE_S: Final = 10.0
+"""An Envoy that connects over TLS has so long."""
 _MORE_STREAMS: Final = 100
 """Streams that a connection may have beyond those of requests: logs and health, and the one that is told that it is too many."""
 
@@ -38,7 +42,7 @@ class ExtprocServer:
         self._desk = desk
         self._is_ready = is_ready
         self._health = Health()
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[Listeners] = []
         self._connections: set[Http2Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.streams = 0
@@ -69,15 +73,15 @@ class ExtprocServer:
         self, host: str, port: int, services: Mapping[bytes, HandlerMaker], ssl: tls.SSLContext | None = None
     ) -> int:
         begin, most = opener(services), self._desk.settings.streams + _MORE_STREAMS
-        # Its sockets are declared as a tuple, which compiled code insists on, and are a list of uvloop's.
-        listener: Any = await asyncio.get_running_loop().create_server(
-            lambda: cast("asyncio.Protocol", Http2Connection(begin, self._connections, most)),
-            host,
-            port,
-            ssl=ssl,
-        )
-        self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        greeter = _Greeter(lambda: Http2Connection(begin, self._connections, most))
+        listeners = Listeners(greeter.meet, greeter, handshake_s=_HANDSHAKE_S, backlog=_BACKLOG)
+        bound = await listeners.accept(await listening_socket(host, port, _BACKLOG), ssl)
+        self._listeners.append(listeners)
+        return bound
+
+    async def secure(self, ssl: tls.SSLContext) -> None:
+        """Show Envoys this certificate from now on; those that are connected stay."""
+        await self._listeners[0].secure(ssl)
 
     def _tell_readiness(self) -> None:
         self._health.set(READINESS, serves=self._is_ready())
@@ -108,15 +112,30 @@ class ExtprocServer:
         """Cut every stream."""
         self._stop_telling()
         self._desk.running.stop()
-        for listener in self._listeners:
-            listener.close()
+        for listeners in self._listeners:
+            listeners.close()
         for connection in list(self._connections):
             connection.cut()
         await asyncio.sleep(0)
         for connection in list(self._connections):
             if (transport := connection.out.transport) is not None:
                 transport.abort()  # a close over TLS waits for the peer's word
-        await asyncio.sleep(0)
+        for listeners in self._listeners:
+            await listeners.wait_closed()
+
+
+class _Greeter:
+    """Makes a connection for each Envoy; nothing is counted of one that fails its handshake."""
+
+    def __init__(self, make: Callable[[], Http2Connection]) -> None:
+        self._make = make
+
+    def meet(self) -> asyncio.Protocol:
+        """Return the protocol of a new connection."""
+        return cast("asyncio.Protocol", self._make())
+
+    def met(self, protocol: object) -> None:
+        """Hear that a handshake is over."""
 
 
 class _ProcessStream(CallHandler):

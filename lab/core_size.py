@@ -1,13 +1,15 @@
 """`python -m lab core`: lines and numeric constants of the core, and how many of its files an arrival visits.
 
-The part that only a fleet needs is counted apart: which engine holds which prefix, what a request adds to an engine, and the
-batches of embeddings. A constant is a name at the top of a module whose value has a number in it. A file is visited where a function of it is called,
-however deep, between an `Arrived` and the decision.
+Lines of code are those on which more than a comment or a docstring stands. The part that only a fleet needs is counted apart: which
+engine holds which prefix, what a request adds to an engine, and the batches of embeddings. A constant is a name at the top of a module
+whose value has a number in it. A file is visited where a function of it is called, however deep, between an `Arrived` and the decision.
 """
 
 import ast
 import sys
+import tokenize
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from types import FrameType
 
@@ -24,12 +26,34 @@ _OUTPUT_TOKENS = 100
 _FLEET = ("routing/", "queues/window.py", "state/leg.py", "governor/leg")
 
 
-def lines_and_constants(*, fleet: bool) -> tuple[int, int]:
-    """Return the lines of all files of the core, and its numeric constants: of the fleet's part, or of all others."""
+_BLANK = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def lines_and_constants(*, fleet: bool) -> tuple[int, int, int]:
+    """Return the lines of all files of the core, those of code, and its numeric constants: of the fleet's part, or of all others."""
     files = [(file.relative_to(_CORE).as_posix(), file) for file in sorted(_CORE.rglob("*.py"))]
     sources = [file.read_text() for name, file in files if name.startswith(_FLEET) is fleet]
     constants = [each for text in sources for node in ast.parse(text).body for each in numbers(node)]
-    return sum(len(text.splitlines()) for text in sources), len(constants)
+    return sum(len(text.splitlines()) for text in sources), sum(map(code_lines, sources)), len(constants)
+
+
+def code_lines(text: str) -> int:
+    """Return on how many lines of a module code stands."""
+    code: set[int] = set()
+    for each in tokenize.generate_tokens(StringIO(text).readline):
+        if each.type not in _BLANK:
+            code.update(range(each.start[0], each.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(code)
 
 
 def walks() -> Iterator[tuple[str, list[str]]]:
@@ -49,12 +73,13 @@ def walks() -> Iterator[tuple[str, list[str]]]:
 
 def report() -> str:
     """Return the figures as lines of text."""
-    (lines, constants), of_fleet = lines_and_constants(fleet=False), lines_and_constants(fleet=True)
+    (lines, code, constants), of_fleet = lines_and_constants(fleet=False), lines_and_constants(fleet=True)
     visits = [f"files visited, {what}: {len(files)} ({', '.join(files)})" for what, files in walks()]
     return "\n".join(
         (
             f"lines: {lines}, and {of_fleet[0]} of the fleet's part",
-            f"numeric constants: {constants}, and {of_fleet[1]} of the fleet's part",
+            f"lines of code: {code}, and {of_fleet[1]} of the fleet's part",
+            f"numeric constants: {constants}, and {of_fleet[2]} of the fleet's part",
             *visits,
         )
     )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from lab.core_size import lines_and_constants, walks
+from lab.core_size import code_lines, lines_and_constants, walks
 from lab.interpreted import is_compiled
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -13,15 +13,22 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_line_and_every_named_number_of_the_core_counts() -> None:
     files = [*(_ROOT / "src/millgate/core").rglob("*.py")]
-    (lines, constants), of_fleet = lines_and_constants(fleet=False), lines_and_constants(fleet=True)
+    (lines, code, constants), of_fleet = lines_and_constants(fleet=False), lines_and_constants(fleet=True)
 
     assert lines + of_fleet[0] == sum(file.read_text().count("\n") for file in files)
+    assert lines / 2 < code < lines
     assert 50 < constants < lines
+
+
+def test_lines_of_code_are_those_without_words_about_it() -> None:
+    text = '"""What it is.\n\nMore of it.\n"""\n\n# why\nONE = 1  # one\n"""Told."""\n\ndef two() -> str:\n    """Say."""\n    return """a\nb"""\n'
+
+    assert code_lines(text) == 4
 
 
 def test_the_part_that_only_a_fleet_needs_is_counted_apart() -> None:
     room = [*(_ROOT / "src/millgate/core/routing").rglob("*.py")]
-    lines, constants = lines_and_constants(fleet=True)
+    lines, _, constants = lines_and_constants(fleet=True)
 
     assert lines > sum(file.read_text().count("\n") for file in room)
     assert 5 < constants < 50

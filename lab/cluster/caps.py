@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.cluster.balancer import Balancer
 from lab.cluster.crowd import HOT_SHARE, Crowd
 from lab.cluster.faults import FAULTS, planned
 from lab.cluster.processes import CAP, REPLICAS, Engine, Stack, until
@@ -62,8 +63,10 @@ class _Looks:
         return None if below_until > until_at - _STEADY_S else below_until - struck_at
 
 
-async def measure(folder: Path, seconds: float, apart_s: float, seed: int, policy: str) -> CapReport:
-    """Run one gate for a fifth of the time, then four with faults, which do by this policy without their store."""
+async def measure(
+    folder: Path, seconds: float, apart_s: float, seed: int, policy: str, *, balanced: bool
+) -> CapReport:
+    """Run one gate for a fifth of the time, then four with faults, which do by this policy without their store; clients come over a balancer, or anywhere."""
     engine = Engine(folder)
     await engine.run.ready()
     settings = {"url": engine.url, "max_inflight": CAP}
@@ -73,9 +76,8 @@ async def measure(folder: Path, seconds: float, apart_s: float, seed: int, polic
         stack = Stack(folder / "four", REPLICAS, settings, cluster={"when_store_is_gone": policy})
         try:
             await stack.start()
-            return await _with_faults(
-                stack, engine, planned(seconds, apart_s, seed), seconds, alone_per_s, seed
-            )
+            plan, balancer = planned(seconds, apart_s, seed), Balancer(stack.gates) if balanced else None
+            return await _with_faults(stack, engine, plan, seconds, alone_per_s, seed, balancer)
         finally:
             await stack.close()
     finally:
@@ -103,11 +105,12 @@ async def _with_faults(
     seconds: float,
     alone_per_s: float,
     seed: int,
+    balancer: Balancer | None,
 ) -> CapReport:
-    crowd, looks = (
-        Crowd(lambda: [gate.port for gate in stack.gates], CLIENTS, MAX_TOKENS, seed, HOT_SHARE),
-        _Looks(engine),
-    )
+    ports = balancer.ports if balancer is not None else lambda: [gate.port for gate in stack.gates]
+    crowd, looks = Crowd(ports, CLIENTS, MAX_TOKENS, seed, HOT_SHARE), _Looks(engine)
+    if balancer is not None:
+        balancer.start()
     crowd.start()
     looking = asyncio.create_task(looks.run())
     await asyncio.sleep(_WARM_S)
@@ -121,6 +124,8 @@ async def _with_faults(
     marks.append((end, "", await _peak(engine)))
     looking.cancel()
     await crowd.stop()
+    if balancer is not None:
+        balancer.stop()
     struck = [
         Struck(
             at - begin, name, peak, crowd.good_between(at, then) / alone_per_s, looks.recovered_s(at, then)

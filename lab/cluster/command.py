@@ -24,6 +24,9 @@ def main(arguments: list[str]) -> int:
         default="closed",
         help="what a replica does without Redis, under faults (closed: then no replica passes its share)",
     )
+    parser.add_argument(
+        "--balanced", action="store_true", help="caps: clients come over a balancer that looks at readiness"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of order, times and clients (1)")
     asked = parser.parse_args(arguments)
     if REDIS is None:
@@ -36,7 +39,8 @@ def main(arguments: list[str]) -> int:
 
 async def _measure(what: str, folder: Path, asked: argparse.Namespace) -> str:
     if what == "caps":
-        return caps.table(await caps.measure(folder, asked.seconds, asked.apart, asked.seed, asked.policy))
+        how = asked.seconds, asked.apart, asked.seed, asked.policy
+        return caps.table(await caps.measure(folder, *how, balanced=asked.balanced))
     if what == "quotas":
         how = asked.seconds, asked.apart, asked.seed, asked.policy
         reports = [

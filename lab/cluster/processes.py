@@ -167,6 +167,11 @@ class Gate:
         """Where clients ask."""
         return int(self.run.record["url"].rpartition(":")[2])
 
+    @property
+    def admin_port(self) -> int:
+        """Where it is asked whether it is ready."""
+        return int(self.run.record["admin_url"].rpartition(":")[2])
+
     def state(self) -> dict[str, Any]:
         """Return its page of the state."""
         record: dict[str, Any] = page(f"{self.run.record['admin_url']}/api/state")

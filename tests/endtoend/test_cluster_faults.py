@@ -1,19 +1,24 @@
 """Short forms of `python -m lab cluster`: four gates as processes, a real Redis, and one fault after the other."""
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
 from lab.cluster import caps, outage, quotas
-from lab.cluster.processes import CAP, REPLICAS
+from lab.cluster.balancer import Balancer
+from lab.cluster.processes import CAP, REPLICAS, Engine, Stack, until
 
 from cluster.redis_server import needs_redis
 
 pytestmark = needs_redis
 
 
-def test_under_faults_the_engine_never_has_more_than_its_cap_and_all_shares_come_back(tmp_path: Path) -> None:
-    report = asyncio.run(caps.measure(tmp_path, 24.0, 7.0, 5, "closed"))
+@pytest.mark.parametrize("balanced", [False, True])
+def test_under_faults_the_engine_never_has_more_than_its_cap_and_all_shares_come_back(
+    tmp_path: Path, *, balanced: bool
+) -> None:
+    report = asyncio.run(caps.measure(tmp_path, 24.0, 7.0, 5, "closed", balanced=balanced))
 
     assert len(report.struck) >= 2
     assert report.peak <= CAP
@@ -21,6 +26,28 @@ def test_under_faults_the_engine_never_has_more_than_its_cap_and_all_shares_come
     assert report.running == 0
     assert sum(report.shares) == CAP
     assert "| whole run |" in caps.table(report)
+
+
+def test_a_balancer_leaves_a_gate_out_while_it_stands_still(tmp_path: Path) -> None:
+    async def scene() -> None:
+        engine = Engine(tmp_path)
+        await engine.run.ready()
+        stack = Stack(tmp_path, 2, {"url": engine.url})
+        balancer = Balancer(stack.gates)
+        try:
+            await stack.start()
+            first, second = stack.gates
+            balancer.start()
+            first.run.send(signal.SIGSTOP)
+            assert await until(lambda: balancer.ports() == [second.port], 10.0)
+            first.run.send(signal.SIGCONT)
+            assert await until(lambda: balancer.ports() == [first.port, second.port], 10.0)
+        finally:
+            balancer.stop()
+            await stack.close()
+            engine.run.kill()
+
+    asyncio.run(scene())
 
 
 @pytest.mark.parametrize("skewed", [False, True])

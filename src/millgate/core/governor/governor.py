@@ -194,8 +194,7 @@ class Governor:
         endings.progressed(knowledge.attempts, engine, event, now)
         look_at_first(knowledge.attempts, knowledge.output_length, now)
         knowledge.engines.routes.pool_of(engine).look(now)
-        moved = move_limit(engine, now)
-        if moved:
+        if moved := move_limit(engine, now):
             knowledge.engines.learned_of(engine)
         # A limit that has risen has room for a queued request, and so has a pace that is now another.
         may_go = moved > 0 or engine.prompts.pace is not None
@@ -250,6 +249,8 @@ class Governor:
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
         decisions: list[Decision] = []
+        for pool in knowledge.engines.routes.pools:
+            pool.look(now)
         opened = knowledge.engines.legs.took_room()
         while (number := knowledge.attempts.wakes.pop(now)) is not None:
             attempt = knowledge.attempts.by_number.get(number)

@@ -1,5 +1,7 @@
 """`python -m bench.instructions`: instructions of the gate per JSON request, yield or delivered chunk, and where they go.
 
+`envoy` counts the external processor, for a JSON request through Envoy.
+
 The gate runs under `valgrind --tool=callgrind`, which counts what the process executes and not what the kernel does for it,
 so a busy machine changes little. Each unit has a gate of its own: as many unmeasured units first, then the counted ones.
 """
@@ -41,6 +43,7 @@ class Unit(NamedTuple):
 UNITS = {
     "json": Unit(1_000, ("--max-inflight", "256")),
     "yield": Unit(2_000, ("--max-inflight", "1", "--max-queue", "0"), b"503", per_s=_YIELDS_PER_S),
+    "envoy": Unit(1_000, ("--max-inflight", "256")),
     "chunk": Unit(32 * CHUNKS_PER_STREAM, ("--max-inflight", "256"), stream=True),
 }
 
@@ -48,21 +51,18 @@ UNITS = {
 class _Counted(Stage):
     """Starts gates under callgrind; their profiles go to the run's folder."""
 
-    def counted(self, engine: Process, name: str, *flags: str) -> Process:
-        """Start a gate that is not shed for the slowness of its counting."""
-        port = free_port()
-        command = ["valgrind", "--tool=callgrind", "--instr-atstart=no"]
-        command.append(f"--callgrind-out-file={self._folder / name}.out")
-        command += [
-            sys.executable,
-            "-m",
-            "millgate",
-            "serve",
-            "--upstream",
-            f"http://127.0.0.1:{engine.port}",
-        ]
-        command += ["--port", str(port), "--admin-port", str(free_port()), "--set", "limits.loop_lag=10s"]
-        return self._start(name, [*command, *flags], port, self._cores.proxy, timeout_s=_TIMEOUT_S)
+    def counted(self, engine: Process, name: str, *flags: str) -> tuple[Process, Process]:
+        """Start a gate that is not shed for the slowness of its counting; return it, and the process that clients ask."""
+        under = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={self._folder / name}.out"]
+        own = (*flags, "--set", "limits.loop_lag=10s")
+        if name == "envoy":  # counted from the start: where counting begins it stands still, for longer than Envoy waits
+            return self.processor(engine.port, *own, under=under, timeout_s=_TIMEOUT_S)
+        under.append("--instr-atstart=no")
+        port, url = free_port(), f"http://127.0.0.1:{engine.port}"
+        command = [*under, sys.executable, "-m", "millgate", "serve", "--upstream", url, "--port", str(port)]
+        command += ["--admin-port", str(free_port()), *own]
+        gate = self._start(name, command, port, self._cores.proxy, timeout_s=_TIMEOUT_S)
+        return gate, gate
 
     def profile(self, name: str) -> Path:
         """Return the profile that the last dump of this gate wrote."""
@@ -89,13 +89,13 @@ def _control(gate: Process, verb: str) -> None:
 
 async def _count(stage: _Counted, name: str, unit: Unit) -> Path:
     engine = stage.engine(_SPACING_MS)
-    gate = stage.counted(engine, name, *unit.flags)
+    gate, door = stage.counted(engine, name, *unit.flags)
     holder = load.Holder()
     if name == "yield":
-        await holder.arrive(gate.port)
-    await _send(gate, unit)
-    _control(gate, "--instr=on")
-    await _send(gate, unit)
+        await holder.arrive(door.port)
+    await _send(door, unit)
+    _control(gate, "--zero" if name == "envoy" else "--instr=on")
+    await _send(door, unit)
     _control(gate, "--dump")
     if name == "yield":
         holder.leave()
@@ -135,7 +135,7 @@ def _print(name: str, unit: Unit, profile: Path, top: int) -> None:
 def main() -> None:
     """Count what is asked for, one gate after the other."""
     parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__)
-    parser.add_argument("units", nargs="*", choices=[*UNITS, []], help="json, yield, chunk (all)")
+    parser.add_argument("units", nargs="*", choices=[*UNITS, []], help="json, yield, envoy, chunk (all)")
     parser.add_argument(
         "--top", type=int, default=30, help="how many functions are listed, in and exclusive (30)"
     )

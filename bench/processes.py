@@ -90,12 +90,14 @@ class Stage:
         command += ["--port", str(port), "--admin-port", str(admin_port), *flags]
         return self._start(name, command, port, self._cores.proxy)
 
-    def processor(self, engine_port: int, *flags: str) -> tuple[Process, Process]:
-        """Start an external processor and Envoy before it; `flags` are those of `millgate extproc`."""
+    def processor(
+        self, engine_port: int, *flags: str, under: Sequence[str] = (), timeout_s: float = _START_TIMEOUT_S
+    ) -> tuple[Process, Process]:
+        """Start an external processor, `under` another program, and Envoy before it; `flags` are those of `millgate extproc`."""
         port, admin_port, envoy_port = free_port(), free_port(), free_port()
         cli, url = [sys.executable, "-m", "millgate", "extproc"], f"http://127.0.0.1:{engine_port}"
-        command = [*cli, "--upstream", url, "--port", str(port), "--admin-port", str(admin_port), *flags]
-        processor = self._start("processor", command, port, self._cores.proxy)
+        command = [*under, *cli, "--upstream", url, "--port", str(port), "--admin-port", str(admin_port)]
+        processor = self._start("processor", [*command, *flags], port, self._cores.proxy, timeout_s=timeout_s)
         asked = [*cli, "envoy-config", "--port", str(envoy_port), "--extproc-at", f"127.0.0.1:{port}"]
         printed = subprocess.run(
             [*asked, "--envoy-admin-port", str(free_port())], check=True, capture_output=True

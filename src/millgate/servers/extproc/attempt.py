@@ -66,6 +66,8 @@ class EnvoyAttempt(FollowedAttempt):
         self._engine_name = ""
         self._body_bytes = 0
         self.number = number
+        self.name = f"{door.boot}-{number:x}"
+        """What Envoy calls it in its access log."""
         self.over = False
         self.dialect: Dialect = reading.dialect
         self.extra: Pairs = []
@@ -77,11 +79,6 @@ class EnvoyAttempt(FollowedAttempt):
     def marks(self) -> PrefixMarks:
         """Return the marks of its conversation's prefixes."""
         return self._door.marker.marks(self._reading.conversation, self._facts, self._body.data)
-
-    @property
-    def name(self) -> str:
-        """What Envoy calls it in its access log."""
-        return f"{self._door.boot}-{self.number:x}"
 
     # ---- what the core says
 
@@ -106,9 +103,8 @@ class EnvoyAttempt(FollowedAttempt):
         if reshaped is not None and reshaped.max_tokens is not None:
             body = clipped(body, reshaped.max_tokens, path=head.path)
         fields, without = desk.fields_of(head, self._reading, engine)
-        fields.append((b"x-request-id", self._request_id))
         desk.running.add(self.name, self, decision.first_event_by + desk.lease_s)
-        forward = Forward(engine.address, self.name, fields, without)
+        forward = Forward(engine.address, self.name, self._request_id, fields, without)
         self._exchange.forward(forward, body, self, is_changed=is_clipped)
         self._body.drop()
 
@@ -298,9 +294,9 @@ class ExtprocDesk:
             onward = without_credentials(onward)
         if destination.base_path:
             fields.append((b":path", destination.base_path + head.target))
-        sent = {name for name, _ in head.headers}
-        passed = {name for name, _ in onward} - _CONTROL
-        stays = sent - passed - _ENVOYS_OWN - {name for name, _ in fields}
+        goes = {name for name, _ in onward} - _CONTROL
+        goes.update([name for name, _ in fields])
+        stays = {name for name, _ in head.headers if name not in goes and name not in _ENVOYS_OWN}
         return fields, [name.decode("latin-1") for name in sorted(stays)]
 
     def adjust(self, exchange: Exchange, arrival: Arrived) -> Arrived:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest, ProcessingResponse
+from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, ProcessingRequest
 
 from millgate.core.words import FailureKind
 from millgate.dialects.contract import Dialect, Usage
@@ -30,8 +30,8 @@ from millgate.servers.requests.judgement import AnswerJudge
 class Outlet(Protocol):
     """The way back to Envoy on one stream; nothing here waits."""
 
-    def send(self, response: ProcessingResponse) -> None:
-        """Send a message after those before it."""
+    def send(self, response: bytes) -> None:
+        """Send a message (`messages`) after those before it."""
 
     def close(self) -> None:
         """End the stream when all is sent: Envoy goes on without us."""
@@ -269,20 +269,17 @@ class ProcessCall:
         self._answered = False
         self._subset: tuple[str, ...] | None = None
         self._watch: AnswerWatch | None = None
-        self._takers: dict[str | None, Callable[[ProcessingRequest], None]] = {
-            "request_headers": self._take_head,
-            "request_body": lambda message: self._take_body(message.request_body),
-            "request_trailers": self._take_trailers,
-        }
 
     def feed(self, message: ProcessingRequest) -> None:
         """Take one message."""
         kind = message.WhichOneof("request")
-        if self._subset is None:
+        if kind == "request_headers":
             self._subset = subset_of(message)
-        take = self._takers.get(kind)
-        if take is not None:
-            take(message)
+            self._take_head(message)
+        elif kind == "request_body":
+            self._take_body(message.request_body)
+        elif kind == "request_trailers":
+            self._take_trailers()
         elif self._watch is not None:
             self._watch.feed(kind, message)
         else:
@@ -345,22 +342,23 @@ class ProcessCall:
             if self._watch is not None and self._modes.request == STREAMED:
                 self._outlet.send(messages.UNCHANGED_BODY)
             return  # else it was on its way when the answer was
+        part = body.body
         self._unanswered += 1
-        self._parts.append(body.body)
-        self._size += len(body.body)
+        self._parts.append(part)
+        self._size += len(part)
         if self._size > self._desk.body_bytes:
             self._refuse(self._too_long())
-        elif self._share is not None and not self._share.reserve(len(body.body)):
+        elif self._share is not None and not self._share.reserve(len(part)):
             self._refuse(
                 self.complain(503, "overloaded", "too many request bodies are being held; try again soon")
             )
         else:
-            self._reserved_bytes += len(body.body)
+            self._reserved_bytes += len(part)
             # What Envoy has buffered is the whole body, but its end only where no trailers follow.
             if body.end_of_stream or self._modes.request == BUFFERED:
                 self._ask(self._with_body)
 
-    def _take_trailers(self, _message: ProcessingRequest) -> None:
+    def _take_trailers(self) -> None:
         if self._exchange is None or self._head_only:
             self._outlet.fail("trailers without a body")
         elif self._answered:
@@ -415,7 +413,7 @@ class ProcessCall:
 
     # ---- the answer
 
-    def answer(self, response: ProcessingResponse) -> None:
+    def answer(self, response: bytes) -> None:
         """Say no, or answer ourselves; nothing follows."""
         if self._answered:
             return
@@ -445,8 +443,9 @@ class ProcessCall:
             send(messages.UNCHANGED_TRAILERS)
         self.release()
         if self._modes.answer == NO_BODY:
-            self._outlet.close()
-        self._watch = AnswerWatch(self._outlet, watcher, self._modes.answer)
+            self._outlet.close()  # the access log tells the rest
+        else:
+            self._watch = AnswerWatch(self._outlet, watcher, self._modes.answer)
 
     def release(self) -> None:
         """Give back the bytes that this request has reserved."""

@@ -16,10 +16,11 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (
     AccessLogCommon,
     AccessLogType,
     HTTPAccessLogEntry,
+    HTTPResponseProperties,
     ResponseFlags,
 )
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from millgate.core.words import FailureKind
 from millgate.dialects.contract import MOST_TOKENS, Usage
@@ -35,7 +36,6 @@ from millgate.servers.extproc.settings import (
 )
 
 _PERIODIC: Final = AccessLogType.DownstreamPeriodic
-_COUNTS: Final = (PROMPT_TOKENS, OUTPUT_TOKENS, CACHED_TOKENS)
 _STARTS: Final = (AccessLogType.DownstreamStart, AccessLogType.UpstreamPoolReady)
 
 _FAILURES: Final = (
@@ -74,51 +74,44 @@ class LoggedRequest(NamedTuple):
 
 def read_entry(entry: HTTPAccessLogEntry) -> LoggedRequest | None:
     """Read an entry; None for one of a request that is not ours."""
-    common = entry.common_properties
-    attempt = messages.attempt_of(common.metadata)
+    common, response = entry.common_properties, entry.response
+    named = common.metadata.filter_metadata
+    attempt = messages.attempt_of(named)
     if not attempt:
         return None
-    goes_on = common.access_log_type == _PERIODIC or common.access_log_type in _STARTS
-    read = common.metadata.filter_metadata.get(USAGE)
-    first_body_s, body_bytes = _first_body_s(common, read), entry.response.response_body_bytes
-    if goes_on:
+    kind, read = common.access_log_type, named.get(USAGE)
+    numbers = {} if read is None else {name: each.number_value for name, each in read.fields.items()}
+    first_body_s, body_bytes = _first_body_s(common, numbers), response.response_body_bytes
+    if kind == _PERIODIC or kind in _STARTS:
         return LoggedRequest(attempt, goes_on=True, first_body_s=first_body_s, body_bytes=body_bytes)
-    left = _client_left(entry)
-    return LoggedRequest(
-        attempt,
-        goes_on=False,
-        first_body_s=first_body_s,
-        left=left,
-        failure=None if left else _failure(entry),
-        usage=_usage(read),
-        body_bytes=body_bytes,
-    )
+    flags = common.response_flags if common.HasField("response_flags") else None
+    left = _client_left(response, flags)
+    failure = None if left else _failure(response, flags)
+    return LoggedRequest(attempt, False, first_body_s, left, failure, _usage(numbers), body_bytes)
 
 
-def _first_body_s(common: AccessLogCommon, read: Struct | None) -> float | None:
+def _first_body_s(common: AccessLogCommon, read: dict[str, float]) -> float | None:
     """Return when the body began, from the end of the request on.
 
     Not `time_to_first_upstream_rx_byte`: engines send the head of a stream before they have read the prompt. An entry of a
     running request has no duration, and says nowhere when it was written.
     """
-    if read is None or FIRST_BODY_MS not in read.fields:
+    began_ms = read.get(FIRST_BODY_MS)
+    if began_ms is None:
         return None
-    started = common.start_time
-    asked_s: float = started.seconds + started.nanos * 1e-9 + _seconds(common.time_to_last_rx_byte)
-    began_s: float = read.fields[FIRST_BODY_MS].number_value / 1000.0
-    return max(0.0, began_s - asked_s)
+    return max(0.0, began_ms / 1000.0 - _seconds(common.start_time) - _seconds(common.time_to_last_rx_byte))
 
 
-def _client_left(entry: HTTPAccessLogEntry) -> bool:
-    flags, response = entry.common_properties.response_flags, entry.response
-    if flags.downstream_connection_termination or flags.downstream_remote_reset:
+def _client_left(response: HTTPResponseProperties, flags: ResponseFlags | None) -> bool:
+    if flags is not None and (flags.downstream_connection_termination or flags.downstream_remote_reset):
         return True
     return not response.response_code.value or response.response_code_details.startswith("downstream_")
 
 
-def _failure(entry: HTTPAccessLogEntry) -> tuple[FailureKind, Said] | None:
-    common, response = entry.common_properties, entry.response
-    if common.HasField("response_flags") and (kind := _flagged(common.response_flags)) is not None:
+def _failure(
+    response: HTTPResponseProperties, flags: ResponseFlags | None
+) -> tuple[FailureKind, Said] | None:
+    if flags is not None and (kind := _flagged(flags)) is not None:
         return kind, SAID_NOTHING
     status = response.response_code.value
     if status < 300:
@@ -131,21 +124,18 @@ def _flagged(flags: ResponseFlags) -> FailureKind | None:
     return next((kind for name, kind in _FAILURES if getattr(flags, name)), None)
 
 
-def _usage(read: Struct | None) -> Usage:
-    if read is None:
-        return Usage(None, None)
-    prompt, output, cached = (
-        _count(read.fields[name].number_value) if name in read.fields else None for name in _COUNTS
+def _usage(read: dict[str, float]) -> Usage:
+    return Usage(
+        _count(read.get(PROMPT_TOKENS)), _count(read.get(OUTPUT_TOKENS)), _count(read.get(CACHED_TOKENS))
     )
-    return Usage(prompt, output, cached)
 
 
-def _count(number: float) -> int | None:
-    return int(number) if 0 <= number <= MOST_TOKENS else None
+def _count(number: float | None) -> int | None:
+    return int(number) if number is not None and 0 <= number <= MOST_TOKENS else None
 
 
-def _seconds(duration: Duration) -> float:
-    seconds: float = duration.seconds + duration.nanos * 1e-9
+def _seconds(time: Duration | Timestamp) -> float:
+    seconds: float = time.seconds + time.nanos * 1e-9
     return seconds
 
 

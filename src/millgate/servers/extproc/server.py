@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
-from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from millgate.servers.extproc.attempt import ExtprocDesk
 from millgate.servers.extproc.call import ProcessCall
@@ -168,9 +168,9 @@ class _ProcessStream(CallHandler):
 
     # ---- what is said to Envoy
 
-    def send(self, response: ProcessingResponse) -> None:
+    def send(self, response: bytes) -> None:
         """Send a message after those before it."""
-        self._call.reply(response.SerializeToString())
+        self._call.reply(response)
 
     def close(self) -> None:
         """End the stream when all is sent."""

@@ -201,7 +201,7 @@ class Traffic:
         """Let these have their label from now on; those that had are forgotten when they have been idle for long."""
         self._pinned = frozenset(list(pinned)[:MOST_TENANTS])
         self._full_until = 0.0
-        for name in sorted(self._pinned - self._tenants.keys()):
+        for name in sorted(self._pinned.difference(self._tenants)):
             if len(self._tenants) >= MOST_TENANTS:
                 idle = self._most_idle()
                 assert idle is not None  # of that many some are not configured

@@ -257,25 +257,28 @@ def _place(knowledge: Knowledge, request: Request, held: Held, ahead: int, now: 
 def _without_place(knowledge: Knowledge, request: Request, held: Held, now: float, ahead: int) -> Plan:
     placement = knowledge.engines.placement
     if placement.is_kept_out(request, held, now):
-        return _kept_out(knowledge, request, now, ahead)
+        return _kept_out(knowledge, request, held, now, ahead)
     if placement.has_adapters and placement.adapter_turns.is_out(request):
         return _without_slot(knowledge, request, now, ahead)
     return _without_room(knowledge, request, now, ahead)
 
 
-def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
-    """Every engine is full of live sessions: queue it where a lease ends in its time, else refuse it until then."""
-    lease_s = knowledge.engines.working_sets.next_room_s(now)
+def _kept_out(knowledge: Knowledge, request: Request, held: Held, now: float, ahead: int) -> Plan:
+    """Every engine is full of live sessions: queue it where there is room in its time, as a lease ends or a turn that keeps it out alone, else refuse it until then."""
+    engines = knowledge.engines
+    room_s = engines.working_sets.next_room_s(now)
+    if not engines.placement.is_kept_out(request, held, now, all_rest=True):
+        room_s = min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
     if allowed_s is not None:
         until = min(until, now + allowed_s)
     full = over_bounds(knowledge, request, displaces=True)
-    if full is None and now + lease_s <= until and ahead < MOST_PASSED_OVER:
-        queued = Queue(request.attempt, ahead + 1, lease_s, request.classed)
-        return Plan(request, queued, None, lease_s, until, leaves_room=True)
+    if full is None and now + room_s <= until and ahead < MOST_PASSED_OVER:
+        queued = Queue(request.attempt, ahead + 1, room_s, request.classed)
+        return Plan(request, queued, None, room_s, until, leaves_room=True)
     reason = Reason.SATURATED
-    refused = refusal(knowledge.totals, request, reason, now, lease_s, until - now, not_before_s=lease_s)
-    return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=lease_s)
+    refused = refusal(knowledge.totals, request, reason, now, room_s, until - now, not_before_s=room_s)
+    return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=room_s)
 
 
 def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:

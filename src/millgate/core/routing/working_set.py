@@ -140,62 +140,44 @@ class LiveSession:
         self.engine, self.tokens, self.tip = engine, tokens, tip
 
 
-class _Resting:
-    """The contexts of resting sessions of one kind on one engine, in tokens."""
-
-    __slots__ = ("kind", "tokens")
-
-    def __init__(self, kind: _Kind, tokens: int) -> None:
-        self.kind, self.tokens = kind, tokens
-
-
 class _LiveSet:
-    """The live contexts of one engine in tokens: of sessions with a turn, of resting ones by kind, and of all by tenant."""
+    """The live contexts of one engine in tokens: of sessions with a turn and of resting ones, by kind, and of all by tenant."""
 
     __slots__ = ("_active", "_read_per_hour", "_resting", "tenants")
 
     def __init__(self) -> None:
-        self._active = self._read_per_hour = 0
-        self._resting: list[_Resting] = []
+        self._read_per_hour = 0
+        self._active: dict[_Kind, int] = {}
+        self._resting: dict[_Kind, int] = {}
         self.tenants: dict[str, int] = {}
 
-    def tokens(self) -> float:
-        """Return how many there are: a resting one counts as often as its kind comes back."""
-        resting = 0.0
-        for each in self._resting:
-            resting += each.kind.return_share * each.tokens
-        return self._active + resting
+    def tokens(self, *, all_rest: bool = False) -> float:
+        """Return how many there are, now or when they `all_rest`: a resting one counts as often as its kind comes back."""
+        tokens = 0.0
+        for kind, active in self._active.items():
+            tokens += kind.return_share * active if all_rest else active
+        for kind, resting in self._resting.items():
+            tokens += kind.return_share * resting
+        return tokens
 
     def count(self, session: LiveSession, sign: int) -> None:
         """Add a session (1), or take it away as it was added (-1)."""
         tokens = sign * session.tokens
         self._read_per_hour += session.counts() if sign > 0 else -session.read_per_hour
-        if session.turns:
-            self._active += tokens
-        else:
-            self._rest(session.kind, tokens)
+        by_kind = self._active if session.turns else self._resting
+        by_kind[session.kind] = by_kind.get(session.kind, 0) + tokens
         held = self.tenants.get(session.tenant, 0) + tokens
         if held:
             self.tenants[session.tenant] = held
         else:
             self.tenants.pop(session.tenant, None)
 
-    def _rest(self, kind: _Kind, tokens: int) -> None:
-        for each in self._resting:
-            if each.kind is kind:
-                each.tokens += tokens
-                if not each.tokens:
-                    self._resting.remove(each)
-                return
-        if tokens:
-            self._resting.append(_Resting(kind, tokens))
-
-    def rereading(self, tokens: int, most: float, per_token_s: float) -> float:
+    def rereading(self, tokens: int, most: float, per_token_s: float, *, all_rest: bool) -> float:
         """Return which part of its time an engine will read again what it has evicted, with so many more tokens where `most` fit.
 
         After pauses without memory the least recently used cache has `most` of all (Che, Tung, Wang 2002, with equal rates).
         """
-        evicted_share = max(0.0, 1.0 - most / (self.tokens() + tokens))
+        evicted_share = max(0.0, 1.0 - most / (self.tokens(all_rest=all_rest) + tokens))
         return evicted_share * per_token_s * self._read_per_hour / 3600.0
 
     def leaves_part(self, tenant: str, tokens: int, most: float) -> bool:
@@ -256,14 +238,23 @@ class WorkingSets:
         return None
 
     def takes(
-        self, number: int, kv_tokens: int | None, tenant: str, tokens: int, per_token_s: float, now: float
+        self,
+        number: int,
+        kv_tokens: int | None,
+        tenant: str,
+        tokens: int,
+        per_token_s: float,
+        now: float,
+        *,
+        all_rest: bool = False,
     ) -> bool:
-        """Return whether this engine, which takes so long to read a token, may open a session of so many for this tenant; changes nothing."""
+        """Return whether this engine, which takes so long to read a token, may open a session of so many for this tenant, now or when `all_rest`; changes nothing."""
         live = self._sets.get(number)
         if live is None or kv_tokens is None or not live.tenants:
             return True
         most = LIVE_SHARE * kv_tokens
-        if live.rereading(tokens, most, per_token_s) <= REREADING_SHARE or self._found.mean < _MOST_OF_IT:
+        rereading = live.rereading(tokens, most, per_token_s, all_rest=all_rest)
+        if rereading <= REREADING_SHARE or self._found.mean < _MOST_OF_IT:
             return True
         return now - self._opened_at >= STARVED_S or live.leaves_part(tenant, tokens, most)
 

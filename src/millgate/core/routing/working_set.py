@@ -284,6 +284,11 @@ class WorkingSets:
             self._lapse(heappop(self.leases)[1], inf)
         return session
 
+    def also_known(self, session: LiveSession, name: int, tenant: str) -> None:
+        """A turn of this session came under this other name: if that comes again, it is a session of its own, which has been live."""
+        if name not in self._sessions and name not in self._lapsed:
+            self._remember(LiveSession(name, tenant, session.lane, self._kind(session.lane, returns=False)))
+
     def awaits(self, session: LiveSession, now: float) -> None:
         """A turn of this session is queued, or runs: it rests no more."""
         self._count(session, -1)

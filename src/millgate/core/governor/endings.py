@@ -86,6 +86,8 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     elif measured > 0:
         totals.answered()
         engine.service.answered()
+        if permit.first_token_at is None and not attempt.is_apart:
+            engine.came_whole(permit, max(0, prompt_tokens - cached_tokens), now)
         _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
         _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream, now=now)

@@ -121,7 +121,7 @@ def wait_behind_s(
 def _reading_engines(request: Request) -> tuple[Engine, ...]:
     """Return the engines that may read its prompt: where none that answers does (SGLang), those that read for others."""
     up, readers = request.route.up, request.route.readers_up
-    return readers if readers and all([each.needs_reader for each in up]) else up
+    return readers if readers and all(each.needs_reader for each in up) else up
 
 
 def _surely(engines: tuple[Engine, ...]) -> float:

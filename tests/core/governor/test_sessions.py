@@ -244,25 +244,23 @@ def test_two_turns_that_were_queued_before_their_session_had_begun_are_turns_of_
     assert gate._knowledge.engines.working_sets.sessions == 2
 
 
+def _branch(attempt: int, name: str, turns: int, session: int) -> Arrived:
+    """Ask with a conversation whose first six messages are those of `s0`."""
+    marks = (*_marks("s0", 6), *_marks(name, turns)[6:])
+    return _arrival(attempt, name, turns, session=session)._replace(marks=lambda: marks)
+
+
 def test_a_fork_under_its_own_name_is_a_session_of_its_own_once_it_goes_on() -> None:
     """A subagent, or one of several tries from one prompt: it goes on while the gate is full, also after its origin has gone on."""
     gate = _gate(count=1, kv_tokens=60_000)
-    for attempt, name, turns, session, read_s in (
-        (0, "s0", 6, 1, 3.0),
-        (1, "fork", 7, 2, 0.5),
-        (2, "s0", 7, 1, 0.5),
-    ):
-        marks = (*_marks("s0", 6), *_marks(name, turns)[6:])
-        gate.handle(
-            Arrived(attempt, prompt_bytes=4_000 * turns, marks=lambda found=marks: found, session=session),
-            4.0 * attempt,
-        )
-        _answer(gate, attempt, 4.0 * attempt + read_s)
+    arrivals = (_branch(0, "s0", 6, 1), _branch(1, "fork", 7, 2), _branch(2, "s0", 7, 1))
+    for now, arrival in zip((0.0, 4.0, 8.0), arrivals, strict=True):
+        gate.handle(arrival, now)
+        _answer(gate, arrival.attempt, now + (0.5 if now else 3.0))
     assert gate.snapshot(12.0).live_sessions == 1, "it may be the same session under another name"
     gate.handle(_arrival(3, "large", 46, session=3), 12.0)
     assert isinstance(gate.handle(_arrival(10, "new", 8, session=5), 13.0)[0], Queue)
 
-    marks = (*_marks("s0", 6), *_marks("fork", 8)[6:])
-    (going_on,) = gate.handle(Arrived(11, prompt_bytes=32_000, marks=lambda: marks, session=2), 13.0)
+    (going_on,) = gate.handle(_branch(11, "fork", 8, 2), 13.0)
     assert isinstance(going_on, Admit)
     assert gate.snapshot(13.0).live_sessions == 3

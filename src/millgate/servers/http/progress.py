@@ -56,7 +56,4 @@ class Progress:
 
 def _growth(ongoing: Ongoing) -> tuple[str, Growth] | None:
     """Return the engine and the tokens so far of an attempt that streams; None of all else."""
-    if isinstance(ongoing, HttpAttempt):
-        stream = ongoing.stream
-        return (ongoing.engine, Growth(ongoing.number, stream.events)) if stream and stream.events else None
-    return ongoing.growth() if isinstance(ongoing, FollowedAttempt) else None
+    return ongoing.growth() if isinstance(ongoing, HttpAttempt | FollowedAttempt) else None

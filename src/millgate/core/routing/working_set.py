@@ -22,7 +22,7 @@ LIVE_SHARE: Final = 0.7
 twice the memory of eight engines: 194, 203 and 204 turns a minute with 0.9, 0.7 and 0.6, 2.1, 3.6 and 5.4 sessions given up; without, 185."""
 REREADING_SHARE: Final = 0.5
 """So much of its time an engine may read again what it has evicted. People who chat, with contexts of twice the memory of an engine: 127 good turns a
-minute with 0, and 200 with this; agents before four engines 99 and 98 (`python -m lab run agent_sessions --set users=people --set until_s=900`)."""
+minute with 0, and 196 with this; agents before four engines 99 and 98 (`python -m lab run agent_sessions --set users=people --set until_s=900`)."""
 STARVED_S: Final = 120.0
 """At the latest so long after the last one a session is opened, whatever is live: of k that wait the last waits k times as long."""
 # A lease is so many times the session's mean pause, at least the second and at most `STARVED_S`: of pauses without memory 2 in 100 are

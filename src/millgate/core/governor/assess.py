@@ -257,18 +257,21 @@ def _place(knowledge: Knowledge, request: Request, held: Held, ahead: int, now: 
 def _without_place(knowledge: Knowledge, request: Request, held: Held, now: float, ahead: int) -> Plan:
     placement = knowledge.engines.placement
     if placement.is_kept_out(request, held, now):
-        return _kept_out(knowledge, request, held, now, ahead)
+        return _kept_out(knowledge, request, now, ahead)
     if placement.has_adapters and placement.adapter_turns.is_out(request):
         return _without_slot(knowledge, request, now, ahead)
     return _without_room(knowledge, request, now, ahead)
 
 
-def _kept_out(knowledge: Knowledge, request: Request, held: Held, now: float, ahead: int) -> Plan:
+def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
     """Every engine is full of live sessions: queue it where there is room in its time, as a lease ends or a turn that keeps it out alone, else refuse it until then."""
-    engines = knowledge.engines
-    room_s = engines.working_sets.next_room_s(now)
-    if not engines.placement.is_kept_out(request, held, now, all_rest=True):
-        room_s = min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
+    sets, tokens = knowledge.engines.working_sets, request.unread_tokens
+    room_s = sets.next_room_s(now)
+    for each in request.route.up:
+        if sets.takes_after_turns(each.number, each.gate.kv_limit or 0, tokens, each.reading.per_token_s):
+            ends_s = request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False)
+            room_s = min(room_s, ends_s)
+            break
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
     if allowed_s is not None:
         until = min(until, now + allowed_s)

@@ -202,19 +202,15 @@ class Placement:
         cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), turns, now)
         return make_candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
 
-    def is_kept_out(self, request: Request, held: Held, now: float, *, all_rest: bool = False) -> bool:
-        """Return whether it would open a session where every engine is full of live ones, now or when `all_rest`."""
-        return bool(request.marks) and not self._taking(
-            request, request.route.up, held, now, all_rest=all_rest
-        )
+    def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
+        """Return whether it would open a session where every engine is full of live ones."""
+        return bool(request.marks) and not self._taking(request, request.route.up, held, now)
 
-    def _taking(
-        self, request: Request, engines: _Engines, held: Held, now: float, *, all_rest: bool = False
-    ) -> _Engines:
+    def _taking(self, request: Request, engines: _Engines, held: Held, now: float) -> _Engines:
         """Return those of the engines that may answer it: all for a turn of a session whose context is kept, else those with room for what they do not hold of it."""
         if not request.marks or _goes_on(request, self.prices.session_of(request), held):
             return engines
-        taking = [each for each in engines if self._takes(each, request, held, now, all_rest=all_rest)]
+        taking = [engine for engine in engines if self._takes(engine, request, held, now)]
         return engines if len(taking) == len(engines) else tuple(taking)
 
     def _takes_all(
@@ -228,15 +224,11 @@ class Placement:
                 return False
         return True
 
-    def _takes(
-        self, engine: Engine, request: Request, held: Held, now: float, *, all_rest: bool = False
-    ) -> bool:
+    def _takes(self, engine: Engine, request: Request, held: Held, now: float) -> bool:
         """Return whether this engine may open a session with it."""
         unread, tenant = unread_tokens(engine, request, held), request.tenant
         memory, per_token_s = engine.gate.kv_limit, engine.reading.per_token_s
-        return self._working_sets.takes(
-            engine.number, memory, tenant, unread, per_token_s, now, all_rest=all_rest
-        )
+        return self._working_sets.takes(engine.number, memory, tenant, unread, per_token_s, now)
 
     def _holders(self, request: Request, engines: _Engines, held: Held) -> list[Engine]:
         """Return those of these engines that hold of its prompt and may answer it, with room or without."""

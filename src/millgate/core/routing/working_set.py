@@ -172,7 +172,7 @@ class _LiveSet:
         else:
             self.tenants.pop(session.tenant, None)
 
-    def rereading(self, tokens: int, most: float, per_token_s: float, *, all_rest: bool) -> float:
+    def rereading(self, tokens: int, most: float, per_token_s: float, *, all_rest: bool = False) -> float:
         """Return which part of its time an engine will read again what it has evicted, with so many more tokens where `most` fit.
 
         After pauses without memory the least recently used cache has `most` of all (Che, Tung, Wang 2002, with equal rates).
@@ -238,25 +238,21 @@ class WorkingSets:
         return None
 
     def takes(
-        self,
-        number: int,
-        kv_tokens: int | None,
-        tenant: str,
-        tokens: int,
-        per_token_s: float,
-        now: float,
-        *,
-        all_rest: bool = False,
+        self, number: int, kv_tokens: int | None, tenant: str, tokens: int, per_token_s: float, now: float
     ) -> bool:
-        """Return whether this engine, which takes so long to read a token, may open a session of so many for this tenant, now or when `all_rest`; changes nothing."""
+        """Return whether this engine, which takes so long to read a token, may open a session of so many for this tenant; changes nothing."""
         live = self._sets.get(number)
         if live is None or kv_tokens is None or not live.tenants:
             return True
         most = LIVE_SHARE * kv_tokens
-        rereading = live.rereading(tokens, most, per_token_s, all_rest=all_rest)
-        if rereading <= REREADING_SHARE or self._found.mean < _MOST_OF_IT:
+        if live.rereading(tokens, most, per_token_s) <= REREADING_SHARE or self._found.mean < _MOST_OF_IT:
             return True
         return now - self._opened_at >= STARVED_S or live.leaves_part(tenant, tokens, most)
+
+    def takes_after_turns(self, number: int, kv_tokens: int, tokens: int, per_token_s: float) -> bool:
+        """Return whether this engine would open a session of so many once all turns that run there are over."""
+        live = self._sets[number]
+        return live.rereading(tokens, LIVE_SHARE * kv_tokens, per_token_s, all_rest=True) <= REREADING_SHARE
 
     def next_room_s(self, now: float) -> float:
         """Return when the next lease ends, or a session is opened in any case, in seconds from now."""

@@ -269,8 +269,7 @@ def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) ->
     room_s = sets.next_room_s(now)
     for each in request.route.up:
         if sets.takes_after_turns(each.number, each.gate.kv_limit or 0, tokens, each.reading.per_token_s):
-            ends_s = request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False)
-            room_s = min(room_s, ends_s)
+            room_s = min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
             break
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
     if allowed_s is not None:

@@ -13,7 +13,7 @@ from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import Place, can_hold, is_in_time
-from millgate.core.governor.promises import forecast, in_line, refusal
+from millgate.core.governor.promises import forecast, in_line, refusal, session_room_s
 from millgate.core.governor.turns import ahead_of, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
 from millgate.core.routing.working_set import MOST_PASSED_OVER
@@ -264,13 +264,8 @@ def _without_place(knowledge: Knowledge, request: Request, held: Held, now: floa
 
 
 def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
-    """Every engine is full of live sessions: queue it where there is room in its time, as a lease ends or a turn that keeps it out alone, else refuse it until then."""
-    sets, tokens = knowledge.engines.working_sets, request.unread_tokens
-    room_s = sets.next_room_s(now)
-    for each in request.route.up:
-        if sets.takes_after_turns(each.number, each.gate.kv_limit or 0, tokens, each.reading.per_token_s):
-            room_s = min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
-            break
+    """Every engine is full of live sessions: queue it where there will be room in its time, else refuse it until then."""
+    room_s = session_room_s(knowledge.engines.working_sets, request, ahead, now)
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
     if allowed_s is not None:
         until = min(until, now + allowed_s)

@@ -20,6 +20,7 @@ from millgate.core.governor.quota_lines import Behind
 from millgate.core.governor.turns import ahead_of
 from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.measure import ALIKE, UPPER_Z
+from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Request
 from millgate.core.state.capacity_forecast import LISTED
@@ -73,6 +74,16 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     ttft_s *= surely
     upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s, paced_s)
     return max(permit_s, reading_s, paced_s), upper_s, ttft_s
+
+
+def session_room_s(working_sets: WorkingSets, request: Request, ahead: int, now: float) -> float:
+    """Return when there is room for its session where live ones take it: as a lease ends, or the first of the turns that keep it out alone."""
+    room_s, tokens = working_sets.next_room_s(now), request.unread_tokens
+    for engine in request.route.up:
+        kv_tokens, per_token_s = engine.gate.kv_limit or 0, engine.reading.per_token_s
+        if working_sets.takes_after_turns(engine.number, kv_tokens, tokens, per_token_s):
+            return min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
+    return room_s
 
 
 def waits_for_pace_alone(request: Request, place: int) -> bool:

@@ -383,12 +383,6 @@ class Engine:
         self.reading.interrupted(now)
         self.service.has_read(prompt_tokens)
 
-    def came_whole(self, permit: Permit, prompt_tokens: int, now: float) -> None:
-        """An answer whose first token was not seen is over: where reading was believed to take longer than that, learn that it does not."""
-        tokens, took_s = prompt_tokens + permit.prefill_ahead, now - permit.sent_at
-        if took_s < self.service.ttft_s(tokens):
-            self.service.learn_ttft(tokens, took_s)
-
     def has_read(self, prompt_tokens: int) -> None:
         """Take note of a prompt that it has read."""
         self.longest_read = max(self.longest_read, prompt_tokens)

@@ -56,6 +56,17 @@ def test_inv_5_a_crowd_of_equal_bodies_costs_a_few_looks_and_the_memory_of_ends_
     assert len(appointments._ends) <= 2 * (20_000 + 1_000) + 1
 
 
+def test_below_a_bound_that_a_reload_has_lowered_one_that_ends_makes_no_room() -> None:
+    """What would be decided is asked before what is over is forgotten, and decided after."""
+    appointments = book_of(*[new_record(body=number) for number in range(9)])
+    assert appointments.leave(new_record(0.0, None, body=9, known_until=5.0))
+    appointments.keep_at_most(4)
+    assert not appointments.has_room_for("t", 6.0)
+    appointments.expire(6.0)
+    assert appointments.records == 9
+    assert not appointments.has_room_for("t", 6.0)
+
+
 def test_a_place_before_an_older_one_is_ranked_as_old_as_that() -> None:
     """So a queue in which both wait keeps their turns."""
     long = [new_record(float(at), tenant="long", body=at) for at in (1, 2, 3)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millgate.core.decisions import Admit, Ended, Leg, Queue, Yield
+from millgate.core.decisions import Admit, Candidate, Ended, Leg, Queue, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -294,3 +294,26 @@ def test_an_attempt_that_is_admitted_again_is_logged_as_it_was_admitted_last(tmp
     (line,) = room.lines()
     assert (line["engine"], line["expected_prompt_tokens"], line["reserved_tokens"]) == ("tpu", 200, 264)
     assert (line["expected_ttft_s"], "prompt_tokens" in line) == (0.7, False)
+
+
+@pytest.mark.parametrize(
+    "admit",
+    [
+        Admit(1, (Leg("gpu", 1, 1_064, 40),), 0.0, 0.5, 9.0, candidates=(Candidate("gpu", 960, 1_000, 0.1),)),
+        Admit(1, (Leg("gpu", 1, 1_064, 1), Leg("reads", 1, 1_000, 600)), 0.0, 0.5, 9.0),
+    ],
+    ids=["most of it is cached", "another engine reads it"],
+)
+def test_a_prompt_is_logged_as_long_as_it_was_taken_to_be(tmp_path: Path, admit: Admit) -> None:
+    """`prompt_tokens` beside it counts what was cached, or read elsewhere, as well."""
+    room = Room(tmp_path / "log")
+    ended = Ended(1, Outcome.GOOD, "interactive", "gpu", 0.0, 2.0, 0.1, 990, 8, None, 950)
+    room.accounting.on_step(Arrived(1), (admit,), 0.0)
+    room.accounting.on_step(Finished(1, 990, 8, 950), (ended,), 2.0)
+
+    (line,) = room.lines()
+    assert (line["expected_prompt_tokens"], line["reserved_tokens"], line["prompt_tokens"]) == (
+        1_000,
+        1_064,
+        990,
+    )

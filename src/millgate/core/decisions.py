@@ -83,6 +83,13 @@ class Admit(NamedTuple):
     candidates: tuple[Candidate, ...] = ()
 
     @property
+    def prompt_tokens(self) -> int:
+        """How long its prompt is taken to be; where no engine holds any of it, no longer than its engine's meter of prompts."""
+        if self.candidates:
+            return self.candidates[0].prompt_tokens
+        return self.legs[1].kv_tokens if len(self.legs) > 1 else self.legs[0].prompt_tokens
+
+    @property
     def cached_tokens(self) -> int | None:
         """How much of its prompt its engine is believed to hold; None where no engine holds any of it."""
         for candidate in self.candidates:

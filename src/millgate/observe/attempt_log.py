@@ -28,7 +28,6 @@ _PROMPT_BYTES: Final = place_in_facts("prompt_bytes")
 _GOOD_WORD: Final = Outcome.GOOD.value
 """What most attempts end with; as a plain string it is encoded sooner than as a member of its list."""
 _LAST_DIGITS: Final[tuple[str, ...]] = tuple([format(number, "02x") for number in range(256)])
-_NO_LEG: Final[tuple[Any, ...]] = (None, None, None, None)
 _MOST_NAMES: Final = 4096
 _LONGEST_S: Final = 1e9
 _OPEN_TENANT: Final = re.compile(r"key-[0-9a-f]{24}|others")
@@ -206,10 +205,11 @@ def _ended(
     trace: str | None,
 ) -> AttemptLine:
     attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
-    asked_of, _, reserved, expected = _NO_LEG
+    asked_of = reserved = expected = None
     expected_ttft_s = window_s = expected_cached = None
     if admit is not None:
-        asked_of, _, reserved, expected = _first_leg(admit)
+        asked_of, _, reserved, _ = admit.legs[0]
+        expected = admit.prompt_tokens
         expected_ttft_s = _rounded(admit.expected_ttft_s)
         window_s = _rounded(admit.window_s) or None
         expected_cached = admit.cached_tokens
@@ -243,8 +243,3 @@ def _ended(
         trace,
         expected_cached,
     )
-
-
-def _first_leg(admit: Admit) -> tuple[Any, ...]:
-    """Return engine, streams, reserved tokens and prompt tokens, as they were at admission."""
-    return admit.legs[0]

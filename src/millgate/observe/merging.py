@@ -52,16 +52,9 @@ def _field(kind: type, field: str, records: Sequence[Any]) -> Any:
 # ---- rules
 
 
-def _total(values: Sequence[Any], _: Sequence[Any]) -> Any:
-    return sum(values)
-
-
-def _most(values: Sequence[Any], _: Sequence[Any]) -> Any:
-    return max(values)
-
-
-def _least(values: Sequence[Any], _: Sequence[Any]) -> Any:
-    return min(values)
+def _of(rule: Callable[[Sequence[Any]], Any]) -> Rule:
+    """Return the rule of what follows from the values alone."""
+    return lambda values, _: rule(values)
 
 
 def _first(values: Sequence[Any], _: Sequence[Any]) -> Any:
@@ -71,14 +64,6 @@ def _first(values: Sequence[Any], _: Sequence[Any]) -> Any:
 def _first_said(values: Sequence[Any], _: Sequence[Any]) -> Any:
     """Return the first that is not empty."""
     return next((value for value in values if value), values[0])
-
-
-def _any(values: Sequence[Any], _: Sequence[Any]) -> bool:
-    return any(values)
-
-
-def _all(values: Sequence[Any], _: Sequence[Any]) -> bool:
-    return all(values)
 
 
 def _mean(values: Sequence[Any], _: Sequence[Any]) -> float:
@@ -95,11 +80,6 @@ def _by(weight: str) -> Rule:
         return float(sum(value * each for value, each in zip(values, weights, strict=True)) / sum(weights))
 
     return rule
-
-
-def _part(values: Sequence[Any], _: Sequence[Any]) -> Any:
-    """Merge records that stand in a field."""
-    return merged(values)
 
 
 def _rows(key: str) -> Rule:
@@ -184,7 +164,7 @@ _WHOLE: Final[Mapping[type, Callable[[Sequence[Any]], Any]]] = {
 
 _FIELDS: Final[Mapping[Rule, str]] = {
     # What a process has of its own: everything adds up.
-    _total: """
+    _of(sum): """
         queued queued_tokens queued_bytes running other_running arrived admitted hints_kept hints_broken
         hints_followed departing limit stream_limit kv_tokens prefill_tokens drain_per_s adapter_loads
         attempts requests labelled recognised early appointments records appointments_dropped budget
@@ -199,14 +179,14 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         transfer_s coalesced traces_dropped refused_streams lost_slots unknown_entries
     """,
     # What promises or warns: the worst.
-    _most: """
+    _of(max): """
         now at oldest_queued_s expected_wait_s deadline_s headroom abort_lag_s p95 p99 promised window_s
         over_s excess excess_threshold backlog_s acceleration_threshold others_share paused_s reloads
         failed_reloads wait_s loop_lag_s worst_loop_lag_s ttft_p95_s ttft_p99_s measured_s owners
         seen_running seen_waiting seen_kv_share seen_preemptions replicas renewed_s since_s kv_limit
         prefill_limit
     """,
-    _least: "seen_age_s time_to_full_s left_share attendance_first attendance_returned max_files",
+    _of(min): "seen_age_s time_to_full_s left_share attendance_first attendance_returned max_files",
     # What is a share or a mean.
     _mean: """
         load calm_load noise occupancy trend acceleration used prefill_share expected_ttft_s expected_tpot_s
@@ -227,8 +207,8 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     """,
     _first_said: "advice why",
     _degraded: "state",
-    _any: "is_degraded draining is_served up ignores_hangups is_burning breaker_open",
-    _all: "reload_success",
+    _of(any): "is_degraded draining is_served up ignores_hangups is_burning breaker_open",
+    _of(all): "reload_success",
     # Lists and records.
     _rows("name"): "lanes models quotas",
     _counts: "outcomes gone failures legs_by_role",
@@ -236,7 +216,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     _alarms: "alarms",
     _latest: "cleared",
     _newest: "decisions",
-    _part: """
+    _of(merged): """
         legs sessions little slo whole queue engine ttft tpot short long retries prompt_error output_error
         warning account lately wait window total hint hint_return hint_error gap banner rates objective
         signals seen served returns history snapshot process door service traffic cluster

@@ -217,7 +217,10 @@ class Traffic:
             tuple(_lane_traffic(name, lane) for name, lane in self._lanes.items()),
             tuple(_engine_traffic(name, engine) for name, engine in self._engines.items()),
             tuple(_tenant_traffic(name, tenant) for name, tenant in tenants),
-            tuple(_model_traffic(name, cache) for name, cache in self._models.items()),
+            tuple(
+                ModelTraffic(name, cache.prompt_tokens, cache.cached_tokens, cache.lately.mean or 0.0)
+                for name, cache in self._models.items()
+            ),
         )
 
     def _lane(self, name: str) -> _Lane:
@@ -334,7 +337,3 @@ def _tenant_traffic(name: str, tenant: _Tenant) -> TenantTraffic:
         None if ttft is None else ttft.quantile(0.95),
         None if ttft is None else ttft.quantile(0.99),
     )
-
-
-def _model_traffic(name: str, cache: _Cache) -> ModelTraffic:
-    return ModelTraffic(name, cache.prompt_tokens, cache.cached_tokens, cache.lately.mean or 0.0)

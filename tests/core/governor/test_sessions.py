@@ -59,19 +59,61 @@ def _full(**fields: Any) -> Governor:
     return gate
 
 
+OPENED = 100.0
+"""When the two sessions of `_full_of_agents` are opened; their second turns run ten seconds later."""
+
+
+def _full_of_agents(**fields: Any) -> Governor:
+    """Return a gate as in `_full`, whose lane has seen 60 turns of an agent that came back after a second."""
+    gate = _gate(**fields)
+    for turn in range(60):
+        now = OPENED - 95.0 + 1.5 * turn
+        gate.handle(_arrival(1_000 + turn, "agent", 1, session=9), now)
+        gate.handle(FirstToken(1_000 + turn), now + 0.5)
+        _answer(gate, 1_000 + turn, now + 0.5)
+    for number in range(2):
+        gate.handle(_arrival(100 + number, f"s{number}", 15, session=number + 1), OPENED)
+    for number in range(2):
+        gate.handle(FirstToken(100 + number), OPENED + 8.0)
+        _answer(gate, 100 + number, OPENED + 9.0)
+    for number in range(2):
+        arrival = _arrival(number, f"s{number}", 16, session=number + 1)
+        assert isinstance(gate.handle(arrival, OPENED + 10.0)[0], Admit)
+    return gate
+
+
 def test_a_new_session_waits_while_turns_of_live_ones_go_on() -> None:
-    gate = _full()
-    new = gate.handle(_arrival(10, "new", 8), 1.0)
+    gate = _full_of_agents()
+    new = gate.handle(_arrival(10, "new", 8), OPENED + 11.0)
     (refused,) = new
     assert isinstance(refused, Yield)
     assert refused.reason is Reason.SATURATED
     assert refused.counted is Counted.SESSIONS
     assert refused.retry_after_s == pytest.approx(60.0), "no lease ends within the longest hint"
 
-    _answer(gate, 0, 2.0)
-    (going_on,) = gate.handle(_arrival(11, "s0", 17, session=1), 3.0)
+    _answer(gate, 0, OPENED + 12.0)
+    (going_on,) = gate.handle(_arrival(11, "s0", 17, session=1), OPENED + 13.0)
     assert isinstance(going_on, Admit)
     assert going_on.legs[0].engine == "0"
+
+
+def test_a_question_that_turns_keep_out_alone_waits_for_the_first_of_them_to_end() -> None:
+    """Nobody comes back to what runs: what is live is over with it, and long before any lease."""
+    gate = _full()
+    (queued,) = gate.handle(_arrival(10, "question", 8), 1.0)
+    assert isinstance(queued, Queue)
+    assert queued.expected_wait_s < 10.0
+
+    assert [type(each) for each in _answer(gate, 0, 9.0)] == [Admit]
+
+
+def test_one_that_turns_keep_out_beyond_its_time_is_told_when_the_first_of_them_ends() -> None:
+    gate = _full(lane=LaneSettings("lane", deadline_s=5.0, deadline_from=DeadlineFrom.ATTEMPT))
+    (refused,) = gate.handle(_arrival(10, "question", 8), 1.0)
+    assert isinstance(refused, Yield)
+    assert refused.counted is Counted.SESSIONS
+    assert refused.retry
+    assert refused.retry_after_s < 10.0
 
 
 def test_a_session_whose_lease_is_over_goes_on_where_its_context_still_is() -> None:
@@ -84,20 +126,20 @@ def test_a_session_whose_lease_is_over_goes_on_where_its_context_still_is() -> N
     gate.handle(_arrival(3, "live too", 5, session=3), 150.0)
     gate.handle(_arrival(4, "live too", 20, session=3), 151.0)
 
-    assert isinstance(gate.handle(_arrival(10, "new", 8, session=4), 152.0)[0], Yield)
+    assert isinstance(gate.handle(_arrival(10, "new", 8, session=4), 152.0)[0], Queue)
     (resumed,) = gate.handle(_arrival(11, "old", 8, session=1), 152.0)
     assert isinstance(resumed, Admit)
     assert resumed.candidates[0].cached_tokens > 7_000
 
 
 def test_it_is_told_when_there_will_be_room() -> None:
-    gate = _full(lane=LaneSettings("lane", deadline_s=20.0, deadline_from=DeadlineFrom.ATTEMPT))
-    (refused,) = gate.handle(_arrival(10, "new", 8), 70.0)
+    gate = _full_of_agents(lane=LaneSettings("lane", deadline_s=20.0, deadline_from=DeadlineFrom.ATTEMPT))
+    (refused,) = gate.handle(_arrival(10, "new", 8), OPENED + 70.0)
     assert isinstance(refused, Yield)
     assert refused.retry_after_s == pytest.approx(50.0)
     assert refused.retry
 
-    (admitted,) = gate.handle(_arrival(11, "new", 8), 70.0 + refused.retry_after_s)
+    (admitted,) = gate.handle(_arrival(11, "new", 8), OPENED + 70.0 + refused.retry_after_s)
     assert isinstance(admitted, Admit)
 
 
@@ -110,18 +152,18 @@ def test_a_session_that_rests_leaves_room_as_often_as_sessions_do_not_return() -
 
 
 def test_it_is_queued_where_there_is_room_within_its_time() -> None:
-    gate = _full()
+    gate = _full_of_agents()
     for number in range(2):
-        gate.handle(FirstToken(number), 8.0)
-    queued, *_ = gate.handle(_arrival(10, "new", 8), 70.0)
+        gate.handle(FirstToken(number), OPENED + 18.0)
+    queued, *_ = gate.handle(_arrival(10, "new", 8), OPENED + 70.0)
     assert isinstance(queued, Queue)
     assert queued.expected_wait_s == pytest.approx(50.0), "120 s after the last one was opened"
-    gate.handle(_arrival(9, "s0", 17, session=1), 70.5)
-    decisions = _answer(gate, 0, 71.0)
+    gate.handle(_arrival(9, "s0", 17, session=1), OPENED + 70.5)
+    decisions = _answer(gate, 0, OPENED + 71.0)
     assert [each.attempt for each in decisions] == [9], "it stands in no turn's way"
 
-    assert gate.next_wake() == pytest.approx(120.0)
-    decisions = gate.handle(Tick(), 120.0)
+    assert gate.next_wake() == pytest.approx(OPENED + 120.0)
+    decisions = gate.handle(Tick(), OPENED + 120.0)
     assert [type(each) for each in decisions] == [Admit]
 
 
@@ -200,3 +242,25 @@ def test_two_turns_that_were_queued_before_their_session_had_begun_are_turns_of_
     _answer(gate, 2, 3.0)
 
     assert gate._knowledge.engines.working_sets.sessions == 2
+
+
+def _branch(attempt: int, name: str, turns: int, session: int) -> Arrived:
+    """Ask with a conversation whose first six messages are those of `s0`."""
+    marks = (*_marks("s0", 6), *_marks(name, turns)[6:])
+    return _arrival(attempt, name, turns, session=session)._replace(marks=lambda: marks)
+
+
+def test_a_fork_under_its_own_name_is_a_session_of_its_own_once_it_goes_on() -> None:
+    """A subagent, or one of several tries from one prompt: it goes on while the gate is full, also after its origin has gone on."""
+    gate = _gate(count=1, kv_tokens=60_000)
+    arrivals = (_branch(0, "s0", 6, 1), _branch(1, "fork", 7, 2), _branch(2, "s0", 7, 1))
+    for now, arrival in zip((0.0, 4.0, 8.0), arrivals, strict=True):
+        gate.handle(arrival, now)
+        _answer(gate, arrival.attempt, now + (0.5 if now else 3.0))
+    assert gate.snapshot(12.0).live_sessions == 1, "it may be the same session under another name"
+    gate.handle(_arrival(3, "large", 46, session=3), 12.0)
+    assert isinstance(gate.handle(_arrival(10, "new", 8, session=5), 13.0)[0], Queue)
+
+    (going_on,) = gate.handle(_branch(11, "fork", 8, 2), 13.0)
+    assert isinstance(going_on, Admit)
+    assert gate.snapshot(13.0).live_sessions == 3

@@ -308,3 +308,23 @@ def test_the_end_of_a_drain_ends_both_legs() -> None:
         gate.handle(Released(number), 2.2)
     gate.handle(Tick(), 3.2)
     assert meters(gate, "reads", 3.2) == meters(gate, "writes", 3.2) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["its prompt is read", "its client leaves"])
+def test_an_engine_that_a_reload_takes_away_while_it_reads_is_gone_when_it_has_read(leaves: bool) -> None:
+    gate = occupied()
+    assert names(admitted(gate, 2, 1.0)) == ["writes", "reads"]
+    lane = LaneSettings("interactive", ttft_slo_s=10.0)
+    gate.reconfigure(Settings((lane,), (engine("writes", Role.UNIFIED),)), 1.1)
+    assert [each.name for each in gate.snapshot(1.1).engines] == ["reads", "writes"]
+
+    if leaves:
+        gate.handle(ClientGone(2), 1.2)
+    else:
+        gate.handle(Prefilled(2, PROMPT, 0), 1.2)
+        gate.handle(FirstToken(2), 1.3)
+    gate.handle(Finished(2, PROMPT, 10), 1.5)
+    gate.handle(Released(2), 1.5)
+    gate.handle(Tick(), 3.0)
+    assert [each.name for each in gate.snapshot(3.0).engines] == ["writes"]
+    assert meters(gate, "writes", 3.0)[0] == 1

@@ -319,3 +319,21 @@ def test_what_waits_goes_when_a_hang_up_has_freed_the_engine_that_reads() -> Non
     admit = only(gate.handle(Tick(), due), Admit)
     assert isinstance(admit, Admit)
     assert admit.attempt == 2
+
+
+@pytest.mark.parametrize("order", ["arrival", "short_first"])
+def test_a_request_that_waits_for_the_engine_that_reads_is_told_so(order: str) -> None:
+    """The engine that answers has one token of each prompt to read, so that by its meters none would ever wait."""
+    lane = LaneSettings("interactive", ttft_slo_s=60.0, order=order)
+    reads, writes = (
+        replace(sglang(name, role), prefill_tokens=2 * PROMPT)
+        for name, role in (("reads", Role.PREFILL), ("writes", Role.DECODE))
+    )
+    gate = build_governor(Settings((lane,), (reads, writes)), 0.0)
+    waits = []
+    for number in range(1, 7):
+        (decision,) = gate.handle(asks(number), 0.0)
+        waits += [decision.expected_wait_s] if isinstance(decision, Queue) else []
+    gate_reads = PROMPT * reads.prior.ttft_per_token_s
+    assert len(waits) == 4
+    assert [wait / gate_reads for wait in waits] == pytest.approx([1.0, 2.0, 3.0, 4.0], abs=0.5)

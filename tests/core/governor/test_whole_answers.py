@@ -6,7 +6,7 @@ from core.world import governor
 from millgate.core.decisions import Admit
 from millgate.core.events import Arrived, Finished, Released
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 
 LANE = LaneSettings("interactive", ttft_slo_s=10.0, deadline_s=10.0)
 PACE_S = 29.0 / 2032
@@ -60,3 +60,20 @@ def test_without_a_bound_of_its_client_the_settings_or_the_memory_bound_it() -> 
         )
     )
     assert short < small < long
+
+
+def test_an_idle_engine_that_reads_faster_than_believed_is_asked_again() -> None:
+    """Nothing shows its first tokens, so what it was believed to need for reading would be believed for ever."""
+    lane = LaneSettings("interactive", ttft_slo_s=2.0, deadline_s=2.0)
+    gate = governor(lane, engines=(EngineSettings("engine", 4),))
+    believed = ServicePrior()
+    assert believed.ttft_base_s + 24_000 * believed.ttft_per_token_s > lane.deadline_s
+    for number in range(20):
+        now = 10.0 * number
+        asked = Arrived(number, prompt_bytes=96_000, max_tokens=10, stream=False)
+        (admit,) = gate.handle(asked, now)
+        assert isinstance(admit, Admit)
+        expected_s = admit.expected_ttft_s
+        gate.handle(Finished(number, 24_000, 10), now + 0.8)
+        gate.handle(Released(number), now + 0.8)
+    assert expected_s == pytest.approx(0.8, rel=0.1)

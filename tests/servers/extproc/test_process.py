@@ -18,7 +18,6 @@ from millgate.runtime.callers import CallerSettings
 from millgate.servers.extproc.attempt import EnvoyAttempt
 from millgate.servers.extproc.running import LoggedRequest
 from millgate.servers.extproc.settings import DESTINATION, ExtprocSettings
-from millgate.servers.http.progress import _growth
 from servers.extproc.envoys import (
     BUFFERED,
     DUPLEX,
@@ -259,10 +258,10 @@ def test_how_far_a_stream_is_comes_from_the_log_as_soon_as_bytes_can_be_read_as_
             assert isinstance(attempt, EnvoyAttempt)
 
             running.heard(LoggedRequest(name, goes_on=True, body_bytes=5000))
-            assert _growth(attempt) is None, "no answer has said yet how many bytes a token has"
+            assert attempt.growth() is None, "no answer has said yet how many bytes a token has"
             running.sizes.complete(Usage(5, 100), 10_000, None, streamed=True)
 
-            assert _growth(attempt) == ("engine-0", Growth(attempt.number, 50))
+            assert attempt.growth() == ("engine-0", Growth(attempt.number, 50))
 
     run(scene())
 

@@ -56,6 +56,29 @@ def test_a_client_that_leaves_between_the_engines_head_and_the_first_token_is_ab
     run(body())
 
 
+def test_what_was_written_for_a_client_that_left_at_once_is_counted_as_wasted() -> None:
+    """How far streams have come is reported once a second; most that are left are left sooner."""
+
+    async def writes_five(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE, *[event("x")] * 5)
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        async with standing(writes_five) as stand:
+            client = await stand.client()
+            client.ask(chat(stream=True))
+            asked = await stand.engine.next()
+            await asyncio.sleep(0.05)
+            client.leave()
+            await asked.hung_up()
+            await stand.settle()
+            assert stand.outcomes() == {"client_gone": 1}
+            assert stand.gateway.driver.snapshot().wasted_output_tokens == 5
+
+    run(body())
+
+
 def test_a_client_that_leaves_in_mid_stream_is_aborted() -> None:
     async def body() -> None:
         async with standing(talk_for_ever) as stand:

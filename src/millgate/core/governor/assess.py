@@ -13,7 +13,7 @@ from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import Place, can_hold, is_in_time
-from millgate.core.governor.promises import forecast, in_line, refusal
+from millgate.core.governor.promises import forecast, in_line, refusal, session_room_s
 from millgate.core.governor.turns import ahead_of, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
 from millgate.core.routing.working_set import MOST_PASSED_OVER
@@ -264,18 +264,18 @@ def _without_place(knowledge: Knowledge, request: Request, held: Held, now: floa
 
 
 def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
-    """Every engine is full of live sessions: queue it where a lease ends in its time, else refuse it until then."""
-    lease_s = knowledge.engines.working_sets.next_room_s(now)
+    """Every engine is full of live sessions: queue it where there will be room in its time, else refuse it until then."""
+    room_s = session_room_s(knowledge.engines.working_sets, request, ahead, now)
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
     if allowed_s is not None:
         until = min(until, now + allowed_s)
     full = over_bounds(knowledge, request, displaces=True)
-    if full is None and now + lease_s <= until and ahead < MOST_PASSED_OVER:
-        queued = Queue(request.attempt, ahead + 1, lease_s, request.classed)
-        return Plan(request, queued, None, lease_s, until, leaves_room=True)
+    if full is None and now + room_s <= until and ahead < MOST_PASSED_OVER:
+        queued = Queue(request.attempt, ahead + 1, room_s, request.classed)
+        return Plan(request, queued, None, room_s, until, leaves_room=True)
     reason = Reason.SATURATED
-    refused = refusal(knowledge.totals, request, reason, now, lease_s, until - now, not_before_s=lease_s)
-    return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=lease_s)
+    refused = refusal(knowledge.totals, request, reason, now, room_s, until - now, not_before_s=room_s)
+    return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=room_s)
 
 
 def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:

@@ -206,16 +206,18 @@ def _place_session(
 ) -> None:
     """The context of its session, the `known` one or one that it opens, lies on this engine from now on."""
     request = attempt.request
+    name = request.arrival.session
     if attempt.session is None:
         if known is None or known.is_over:
-            name, lane = request.arrival.session, request.lane.settings.name
-            known = working_sets.opens(known, name, request.tenant, lane, now)
+            known = working_sets.opens(known, name, request.tenant, request.lane.settings.name, now)
         else:
             # Another turn of it, queued as this one was, has opened it.
             working_sets.awaits(known, now)
         attempt.is_turn_of(known)
     assert attempt.session is not None
     working_sets.placed(attempt.session, engine.number, request.prompt_tokens, request.marks)
+    if name is not None and name != attempt.session.key:
+        working_sets.also_known(attempt.session, name, request.tenant)
 
 
 def _finds_idle(request: Request, now: float) -> bool:

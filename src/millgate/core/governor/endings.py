@@ -86,6 +86,8 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     elif measured > 0:
         totals.answered()
         engine.service.answered()
+        if permit.first_token_at is None and not attempt.is_apart:
+            _learn_reading_bound(permit, engine, max(0, prompt_tokens - cached_tokens), now)
         _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
         _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream, now=now)
@@ -123,6 +125,13 @@ def _learn_reading(engines: Engines, totals: Totals, attempt: Attempt, now: floa
     if permit.state is State.PREFILL:
         first_token(engines, attempt, now)
     engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
+
+
+def _learn_reading_bound(permit: Permit, engine: Engine, prompt_tokens: int, now: float) -> None:
+    """The first token was not seen, and the answer is whole: learn where reading took no longer than that, whatever was believed."""
+    tokens, took_s = prompt_tokens + permit.prefill_ahead, now - permit.sent_at
+    if took_s < engine.service.ttft_s(tokens):
+        engine.service.learn_ttft(tokens, took_s)
 
 
 def _learn_prompt(prompt_sizes: PromptSizes, arrival: Arrived, prompt_tokens: int) -> None:

@@ -88,6 +88,7 @@ class Governor:
         self._now, knowledge = now, self._knowledge
         if now >= knowledge.engines.legs.due_at:
             knowledge.engines.legs.expire(now)
+            knowledge.engines.forget_empty()
         for pool in knowledge.engines.routes.pools:
             pool.appointments.expire(now)
         if knowledge.allowances.lines.bookings:

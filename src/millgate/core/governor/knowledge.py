@@ -111,6 +111,7 @@ class Engines:
         self.legs = Legs()
         self.placement = Placement(self.prefixes, self.working_sets, self.legs)
         self.by_name = {engine.name: Engine(engine, now) for engine in settings.engines}
+        self.has_retired = False
         self._number()
         self.up: tuple[Engine, ...] = ()
         self.routes = Routes(list(self.by_name.values()), self._max_appointments, instruments, now)
@@ -119,9 +120,9 @@ class Engines:
         """Put new settings on the engines; permits that are out stay out, and the routes are still those of before."""
         engines, self._max_appointments = self.by_name, settings.max_appointments
         named = {new.name for new in settings.engines}
-        for name, engine in list(engines.items()):
-            if engine.named(retired=name not in named):
-                self.forget(engine)
+        for name, engine in engines.items():
+            engine.named(retired=name not in named)
+        self.forget_empty()
         for each in settings.engines:
             fresh = Engine(each, now)
             engine = engines.pop(each.name, fresh)
@@ -138,12 +139,16 @@ class Engines:
         serving = [engine for engine in self.by_name.values() if not engine.retired]
         self.routes = Routes(serving, self._max_appointments, self._instruments, now, self.routes)
 
-    def forget(self, engine: Engine) -> None:
-        """Forget an engine that is not configured any more and has nothing to do."""
-        self.working_sets.forget(engine.number)
-        self.placement.adapter_turns.adapters.retire(engine.number)
-        self.prefixes.retire(engine.settings.name)
-        del self.by_name[engine.settings.name]
+    def forget_empty(self) -> None:
+        """Forget the engines that are not configured any more and have nothing to do; `has_retired` says whether others are left."""
+        retired = [engine for engine in self.by_name.values() if engine.retired]
+        for engine in retired:
+            if not engine.gate.streams:
+                self.working_sets.forget(engine.number)
+                self.placement.adapter_turns.adapters.retire(engine.number)
+                self.prefixes.retire(engine.settings.name)
+                del self.by_name[engine.settings.name]
+        self.has_retired = any(engine.gate.streams for engine in retired)
 
     def turned(self) -> None:
         """Read anew which engines take work: one went up or down, or has other limits."""
@@ -214,14 +219,13 @@ class Attempts:
         self.by_number[request.attempt] = attempt
 
     def let_go(self, attempt: Attempt, now: float) -> None:
-        """Forget an attempt that is over, and its engine if that was the last of one that is not configured any more."""
+        """Forget an attempt that is over, and its engines if that was the last of those that are not configured any more."""
         del self.by_number[attempt.request.attempt]
         if attempt.session is not None:
             self.engines.working_sets.turn_over(attempt.session, now)
             attempt.is_turn_of(None)
-        engine = attempt.engine
-        if engine is not None and engine.retired and not engine.gate.streams:
-            self.engines.forget(engine)
+        if self.engines.has_retired:
+            self.engines.forget_empty()
 
     def leaves_room(self, kept: Mapping[int, int], *, to_others: bool) -> None:
         """Take note of whether queued requests have left room to others, and which engines they have `kept` for themselves."""

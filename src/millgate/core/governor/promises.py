@@ -20,6 +20,7 @@ from millgate.core.governor.quota_lines import Behind
 from millgate.core.governor.turns import ahead_of
 from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.measure import ALIKE, UPPER_Z
+from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Request
 from millgate.core.state.capacity_forecast import LISTED
@@ -53,13 +54,14 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     in ten. Its adapter has a slot in `slot_s`, and is loaded then.
     """
     engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
-    ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in engines])
+    reading = _reading_engines(request)
+    ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in reading])
     if slot_s > 0.0 and place <= _free_streams(engines):
         return slot_s, slot_s, ttft_s + engines[0].settings.adapter_load_s
     paced_s = paced_wait_s(request, request.queue.order.ahead_of(request), now)
     if waits_for_pace_alone(request, place):
         return paced_s, paced_s, ttft_s
-    if not _is_metered(engines):
+    if not _is_metered(reading):
         wait_s = max(paced_s, expected_wait_s(request, place, now))
         return wait_s, wait_s + capacity_forecast.upper_s(place), ttft_s
     permit_s = late_s = 0.0
@@ -67,11 +69,21 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     if beyond > 0:
         permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
         late_s = capacity_forecast.upper_s(beyond, prompts=False)
-    reading_s, first_s = _reading(request, _tokens_of(request, place - 1), engines, now)
-    surely = _surely(engines)
+    reading_s, first_s = _reading(request, _tokens_of(request, place - 1), reading, now)
+    surely = _surely(reading)
     ttft_s *= surely
     upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s, paced_s)
     return max(permit_s, reading_s, paced_s), upper_s, ttft_s
+
+
+def session_room_s(working_sets: WorkingSets, request: Request, ahead: int, now: float) -> float:
+    """Return when there is room for its session where live ones take it: as a lease ends, or the first of the turns that keep it out alone."""
+    room_s, tokens = working_sets.next_room_s(now), request.unread_tokens
+    for engine in request.route.up:
+        kv_tokens, per_token_s = engine.gate.kv_limit or 0, engine.reading.per_token_s
+        if working_sets.takes_after_turns(engine.number, kv_tokens, tokens, per_token_s):
+            return min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
+    return room_s
 
 
 def waits_for_pace_alone(request: Request, place: int) -> bool:
@@ -104,16 +116,23 @@ def wait_behind_s(
     in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
     engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
-    if not _is_metered(engines):
+    reading = _reading_engines(request)
+    if not _is_metered(reading):
         return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
     permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
-    usual, prompt_tokens = engines[0], engines[0].work_prompt.mean
+    usual, prompt_tokens = engines[0], reading[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
     tokens = _tokens_of(request, queued) + away * prompt_tokens
-    reading_s, _ = _reading(request, tokens, engines, now)
+    reading_s, _ = _reading(request, tokens, reading, now)
     if reading_s <= permit_s:
         return permit_s, 0.0
-    return reading_s, reading_s * (_surely(engines) - 1.0)
+    return reading_s, reading_s * (_surely(reading) - 1.0)
+
+
+def _reading_engines(request: Request) -> tuple[Engine, ...]:
+    """Return the engines that may read its prompt: where none that answers does (SGLang), those that read for others."""
+    up, readers = request.route.up, request.route.readers_up
+    return readers if readers and all(each.needs_reader for each in up) else up
 
 
 def _surely(engines: tuple[Engine, ...]) -> float:
@@ -172,7 +191,7 @@ def _tokens_of(request: Request, ahead: int) -> float:
     if not ahead or not pool.queued_count:
         return 0.0
     if request.queue.offered is not None:
-        return ahead * request.route.up[0].work_prompt.mean
+        return ahead * _reading_engines(request)[0].work_prompt.mean
     return pool.queued_prompt_tokens * ahead / pool.queued_count
 
 

@@ -20,7 +20,6 @@ from millgate.core.snapshot import (
 )
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, least_reading_s, total
-from millgate.core.state.leg import Legs
 from millgate.core.state.pool import Pool, Routes
 from millgate.core.tickets import ClientKind
 from millgate.core.words import FailureKind, Reason, Role, Stage
@@ -29,7 +28,7 @@ from millgate.core.words import FailureKind, Reason, Role, Stage
 def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     """Return everything at one instant."""
     lanes = [_lane(knowledge, lane, now) for lane in knowledge.lanes.values()]
-    budget = knowledge.allowances.budget
+    budget, legs = knowledge.allowances.budget, knowledge.engines.legs
     return Snapshot(
         now=now,
         draining=knowledge.draining,
@@ -56,7 +55,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         predicted_cached_tokens=knowledge.engines.prefixes.predicted_tokens,
         found_cached_tokens=knowledge.engines.prefixes.found_tokens,
         regret_tokens=knowledge.engines.prefixes.regret_tokens,
-        legs=_legs(knowledge.engines.legs),
+        legs=LegsSnapshot(legs.begun, legs.fetched, legs.lost, legs.expired, legs.tokens, legs.transfer_s),
         legs_by_role=_legs_by_role(knowledge),
     )
 
@@ -95,10 +94,6 @@ def _legs_by_role(knowledge: Knowledge) -> tuple[tuple[Role, int], ...]:
     by_role = knowledge.engines.legs.by_role
     answering = sum([lane.admitted for lane in knowledge.lanes.values()], 0)
     return (Role.UNIFIED, answering - by_role[Role.DECODE]), *by_role.items()
-
-
-def _legs(legs: Legs) -> LegsSnapshot:
-    return LegsSnapshot(legs.begun, legs.fetched, legs.lost, legs.expired, legs.tokens, legs.transfer_s)
 
 
 def _working_set_share(knowledge: Knowledge) -> float:

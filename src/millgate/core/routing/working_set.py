@@ -22,7 +22,7 @@ LIVE_SHARE: Final = 0.7
 twice the memory of eight engines: 194, 203 and 204 turns a minute with 0.9, 0.7 and 0.6, 2.1, 3.6 and 5.4 sessions given up; without, 185."""
 REREADING_SHARE: Final = 0.5
 """So much of its time an engine may read again what it has evicted. People who chat, with contexts of twice the memory of an engine: 127 good turns a
-minute with 0, and 200 with this; agents before four engines 99 and 98 (`python -m lab run agent_sessions --set users=people --set until_s=900`)."""
+minute with 0, and 196 with this; agents before four engines 99 and 98 (`python -m lab run agent_sessions --set users=people --set until_s=900`)."""
 STARVED_S: Final = 120.0
 """At the latest so long after the last one a session is opened, whatever is live: of k that wait the last waits k times as long."""
 # A lease is so many times the session's mean pause, at least the second and at most `STARVED_S`: of pauses without memory 2 in 100 are
@@ -140,62 +140,44 @@ class LiveSession:
         self.engine, self.tokens, self.tip = engine, tokens, tip
 
 
-class _Resting:
-    """The contexts of resting sessions of one kind on one engine, in tokens."""
-
-    __slots__ = ("kind", "tokens")
-
-    def __init__(self, kind: _Kind, tokens: int) -> None:
-        self.kind, self.tokens = kind, tokens
-
-
 class _LiveSet:
-    """The live contexts of one engine in tokens: of sessions with a turn, of resting ones by kind, and of all by tenant."""
+    """The live contexts of one engine in tokens: of sessions with a turn and of resting ones, by kind, and of all by tenant."""
 
     __slots__ = ("_active", "_read_per_hour", "_resting", "tenants")
 
     def __init__(self) -> None:
-        self._active = self._read_per_hour = 0
-        self._resting: list[_Resting] = []
+        self._read_per_hour = 0
+        self._active: dict[_Kind, int] = {}
+        self._resting: dict[_Kind, int] = {}
         self.tenants: dict[str, int] = {}
 
-    def tokens(self) -> float:
-        """Return how many there are: a resting one counts as often as its kind comes back."""
-        resting = 0.0
-        for each in self._resting:
-            resting += each.kind.return_share * each.tokens
-        return self._active + resting
+    def tokens(self, *, all_rest: bool = False) -> float:
+        """Return how many there are, now or when they `all_rest`: a resting one counts as often as its kind comes back."""
+        tokens = 0.0
+        for kind, active in self._active.items():
+            tokens += kind.return_share * active if all_rest else active
+        for kind, resting in self._resting.items():
+            tokens += kind.return_share * resting
+        return tokens
 
     def count(self, session: LiveSession, sign: int) -> None:
         """Add a session (1), or take it away as it was added (-1)."""
         tokens = sign * session.tokens
         self._read_per_hour += session.counts() if sign > 0 else -session.read_per_hour
-        if session.turns:
-            self._active += tokens
-        else:
-            self._rest(session.kind, tokens)
+        by_kind = self._active if session.turns else self._resting
+        by_kind[session.kind] = by_kind.get(session.kind, 0) + tokens
         held = self.tenants.get(session.tenant, 0) + tokens
         if held:
             self.tenants[session.tenant] = held
         else:
             self.tenants.pop(session.tenant, None)
 
-    def _rest(self, kind: _Kind, tokens: int) -> None:
-        for each in self._resting:
-            if each.kind is kind:
-                each.tokens += tokens
-                if not each.tokens:
-                    self._resting.remove(each)
-                return
-        if tokens:
-            self._resting.append(_Resting(kind, tokens))
-
-    def rereading(self, tokens: int, most: float, per_token_s: float) -> float:
+    def rereading(self, tokens: int, most: float, per_token_s: float, *, all_rest: bool = False) -> float:
         """Return which part of its time an engine will read again what it has evicted, with so many more tokens where `most` fit.
 
         After pauses without memory the least recently used cache has `most` of all (Che, Tung, Wang 2002, with equal rates).
         """
-        evicted_share = max(0.0, 1.0 - most / (self.tokens() + tokens))
+        evicted_share = max(0.0, 1.0 - most / (self.tokens(all_rest=all_rest) + tokens))
         return evicted_share * per_token_s * self._read_per_hour / 3600.0
 
     def leaves_part(self, tenant: str, tokens: int, most: float) -> bool:
@@ -267,6 +249,11 @@ class WorkingSets:
             return True
         return now - self._opened_at >= STARVED_S or live.leaves_part(tenant, tokens, most)
 
+    def takes_after_turns(self, number: int, kv_tokens: int, tokens: int, per_token_s: float) -> bool:
+        """Return whether this engine would open a session of so many once all turns that run there are over."""
+        live = self._sets[number]
+        return live.rereading(tokens, LIVE_SHARE * kv_tokens, per_token_s, all_rest=True) <= REREADING_SHARE
+
     def next_room_s(self, now: float) -> float:
         """Return when the next lease ends, or a session is opened in any case, in seconds from now."""
         first = self.leases[0][0] if self.leases else inf
@@ -292,6 +279,11 @@ class WorkingSets:
         while len(self._sessions) > MOST_SESSIONS and self.leases:
             self._lapse(heappop(self.leases)[1], inf)
         return session
+
+    def also_known(self, session: LiveSession, name: int, tenant: str) -> None:
+        """A turn of this session came under this other name: if that comes again, it is a session of its own, which has been live."""
+        if name not in self._sessions and name not in self._lapsed:
+            self._remember(LiveSession(name, tenant, session.lane, self._kind(session.lane, returns=False)))
 
     def awaits(self, session: LiveSession, now: float) -> None:
         """A turn of this session is queued, or runs: it rests no more."""

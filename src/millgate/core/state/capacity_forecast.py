@@ -119,7 +119,8 @@ class CapacityForecast:
         if streams > 1 or self._listed < len(ends):
             # Ends are those of streams, and departures those of permits.
             streams_each = len(ends) / self._listed
-            place = round((place - 1) * streams_each) + streams - min(streams - 1, self._free_streams())
+            free = sum([max(0, engine.limit - engine.gate.streams) for engine in self._up()])
+            place = round((place - 1) * streams_each) + streams - min(streams - 1, free)
             per_s *= streams_each
         laps, index = divmod(place - 1, len(ends))
         cycle_s = len(ends) / per_s
@@ -244,9 +245,6 @@ class CapacityForecast:
             if engine.up and not engine.retired:
                 return engine.drains()
         return self._engines[0].drains()
-
-    def _free_streams(self) -> int:
-        return sum([max(0, engine.limit - engine.gate.streams) for engine in self._up()])
 
     def _up(self) -> list[Engine]:
         return [engine for engine in self._engines if engine.up and not engine.retired]

@@ -256,10 +256,9 @@ class Engine:
         """Be this number in the index of prefixes."""
         self.number = number
 
-    def named(self, *, retired: bool) -> bool:
-        """Take note of whether the configuration names it; return whether it is empty and may be forgotten."""
+    def named(self, *, retired: bool) -> None:
+        """Take note of whether the configuration names it."""
         self.retired = retired
-        return retired and not self.gate.streams
 
     def went_up(self, *, on_trial: bool) -> None:
         """It is said to be up: anew, so that one `on_trial` gets one request more."""

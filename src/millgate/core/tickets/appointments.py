@@ -269,7 +269,7 @@ class Appointments:
         over = self._over(now)
         if not over:
             return self._by_length.longest > _length(self._lines.get(tenant))
-        if any(self._slots.ending(slot)[2] <= now for slot in over):
+        if sum([self._slots.ending(slot)[2] <= now for slot in over], 0) > self.records - self._max_records:
             return True
         lengths = _lengths(self._lines, self._slots, over)
         return max(lengths.values()) > lengths.get(tenant, 0)

@@ -89,7 +89,7 @@ class Recent:
         found: list[Entry] = []
         for entries in index.fitting(wanted.word, wanted.engine):
             found += islice(_wanted(entries, wanted, own), most)
-        found.sort(key=_number, reverse=True)
+        found.sort(key=lambda entry: entry[0], reverse=True)
         return tuple([_row(entry, own, epoch) for entry in found[:most]])
 
     def _open(self) -> DecisionIndex:
@@ -132,10 +132,6 @@ def _wanted(entries: deque[Entry], wanted: DecisionFilter, lanes: _Lanes) -> Ite
     if wanted.lane is not None:
         found = (entry for entry in found if lanes.of(entry[4][0]) == wanted.lane)
     return found
-
-
-def _number(entry: Entry) -> int:
-    return entry[0]
 
 
 def _row(entry: Entry, lanes: _Lanes, epoch: float) -> DecisionRow:

@@ -36,7 +36,6 @@ class PoolingAnswers:
     """Answers the paths in `paths`; `reader` counts the tokens of messages."""
 
     def __init__(self, reader: RequestReader, model_name: str) -> None:
-        self._reader = reader
         self._model_name = model_name
         self.paths: Mapping[bytes, Callable[[bytes], object]] = {
             b"/v1/embeddings": self._embeddings,
@@ -45,8 +44,10 @@ class PoolingAnswers:
             **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), self._rerank),
             **dict.fromkeys((b"/v1/score", b"/score"), self._score),
             b"/tokenize": self._tokenize,
-            b"/detokenize": self._detokenize,
-            b"/v1/messages/count_tokens": self._count_tokens,
+            b"/detokenize": lambda body: {"prompt": " tok" * len(_decode(body).tokens)},
+            b"/v1/messages/count_tokens": lambda body: {
+                "input_tokens": reader.read(body, Surface.MESSAGES).prompt_tokens
+            },
         }
 
     def answer(self, path: bytes, body: bytes) -> bytes:
@@ -105,12 +106,6 @@ class PoolingAnswers:
         """Number the tokens of a prompt, as many as generation would count."""
         count = _tokens(_decode(body).prompt.encode("utf-8", "surrogatepass"))
         return {"count": count, "max_model_len": 0, "tokens": list(range(count))}
-
-    def _detokenize(self, body: bytes) -> object:
-        return {"prompt": " tok" * len(_decode(body).tokens)}
-
-    def _count_tokens(self, body: bytes) -> object:
-        return {"input_tokens": self._reader.read(body, Surface.MESSAGES).prompt_tokens}
 
 
 def _decode(body: bytes) -> _Body:

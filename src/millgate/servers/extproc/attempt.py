@@ -30,7 +30,7 @@ from millgate.servers.extproc.running import LoggedRequest, RunningRequests
 from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, ExtprocSettings
 from millgate.servers.requests.fields import Pairs, for_engine, with_credential, without_credentials
 from millgate.servers.requests.fingerprint import KeptBody
-from millgate.servers.requests.followed import FollowedAttempt
+from millgate.servers.requests.followed import FollowedAttempt, tell_growth
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.tickets import TicketDesk
@@ -172,6 +172,7 @@ class EnvoyAttempt(FollowedAttempt):
     def failed(self, kind: FailureKind, said: Said) -> None:
         """Report a failure: Envoy has told the client, so no other engine may be tried."""
         if self._close():
+            tell_growth(self._door.driver, self.growth())
             self._door.driver.post(Failed(self.number, kind, Sent.REQUEST, *said), Released(self.number))
 
     def lost(self) -> None:
@@ -183,6 +184,7 @@ class EnvoyAttempt(FollowedAttempt):
     def left(self) -> None:
         """The client has gone: the core ends the permit when the engine has let go."""
         if self._close():
+            tell_growth(self._door.driver, self.growth())
             self._door.driver.post(ClientGone(self.number))
             if self._engine is not None and self._engine.on_hangup is not None:
                 self._engine.on_hangup()

@@ -4,7 +4,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
-from millgate.core.events import ClientGone, Failed, FirstToken, PrefixMarks, Released
+from millgate.core.events import ClientGone, Failed, FirstToken, Growth, PrefixMarks, Released
 from millgate.core.fast_records import make_finished, make_released
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
@@ -22,6 +22,7 @@ from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.fingerprint import KeptBody
+from millgate.servers.requests.followed import tell_growth
 from millgate.servers.requests.judgement import let_end
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
@@ -238,6 +239,11 @@ class HttpAttempt(CallHolder):
         """Report the first content."""
         self._desk.driver.post(FirstToken(self.number))
 
+    def growth(self) -> tuple[str, Growth] | None:
+        """Return the engine that it runs on and the tokens that its stream has so far; None before there are any."""
+        stream = self.stream
+        return (self.engine, Growth(self.number, stream.events)) if stream and stream.events else None
+
     def finished(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it, but for the end of a stream's framing."""
         to_end = None if self.stream is None else self._call
@@ -259,6 +265,7 @@ class HttpAttempt(CallHolder):
 
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """Report a failure; the engine is done with it."""
+        tell_growth(self._desk.driver, self.growth())
         if self._close():
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 
@@ -289,6 +296,7 @@ class HttpAttempt(CallHolder):
 
     def gone(self) -> None:
         """Abort everything; the core ends the permit when the engine has let go."""
+        tell_growth(self._desk.driver, self.growth())
         if self._close():
             self.break_off()
             self._desk.driver.post(ClientGone(self.number))

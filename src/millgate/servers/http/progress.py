@@ -43,7 +43,7 @@ class Progress:
     def _gather(self, unseen: list[Ongoing], grown: dict[str, list[Growth]]) -> None:
         """Look at some of those that are left, and report when all have been looked at."""
         for ongoing in unseen[-_AT_ONCE:]:
-            if (found := _growth(ongoing)) is not None:
+            if isinstance(ongoing, HttpAttempt | FollowedAttempt) and (found := ongoing.growth()):
                 engine, growth = found
                 grown.setdefault(engine, []).append(growth)
         del unseen[-_AT_ONCE:]
@@ -52,11 +52,3 @@ class Progress:
             return
         for name, streams in grown.items():
             self._driver.post(EngineProgress(name, tuple(streams)))
-
-
-def _growth(ongoing: Ongoing) -> tuple[str, Growth] | None:
-    """Return the engine and the tokens so far of an attempt that streams; None of all else."""
-    if isinstance(ongoing, HttpAttempt):
-        stream = ongoing.stream
-        return (ongoing.engine, Growth(ongoing.number, stream.events)) if stream and stream.events else None
-    return ongoing.growth() if isinstance(ongoing, FollowedAttempt) else None

@@ -55,7 +55,9 @@ class _Counted(Stage):
         """Start a gate that is not shed for the slowness of its counting; return it, and the process that clients ask."""
         under = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={self._folder / name}.out"]
         own = (*flags, "--set", "limits.loop_lag=10s")
-        if name == "envoy":  # counted from the start: where counting begins it stands still, for longer than Envoy waits
+        if (
+            name == "envoy"
+        ):  # counted from the start: where counting begins it stands still, for longer than Envoy waits
             return self.processor(engine.port, *own, under=under, timeout_s=_TIMEOUT_S)
         under.append("--instr-atstart=no")
         port, url = free_port(), f"http://127.0.0.1:{engine.port}"

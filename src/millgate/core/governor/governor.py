@@ -86,9 +86,7 @@ class Governor:
     def _advance(self, now: float) -> None:
         """End what time alone ends: appointments, leases of sessions and those of prompts that were read for other engines."""
         self._now, knowledge = now, self._knowledge
-        if now >= knowledge.engines.legs.due_at:
-            knowledge.engines.legs.expire(now)
-            knowledge.engines.forget_empty()
+        knowledge.engines.expire_legs(now)
         for pool in knowledge.engines.routes.pools:
             pool.appointments.expire(now)
         if knowledge.allowances.lines.bookings:

@@ -139,6 +139,12 @@ class Engines:
         serving = [engine for engine in self.by_name.values() if not engine.retired]
         self.routes = Routes(serving, self._max_appointments, self._instruments, now, self.routes)
 
+    def expire_legs(self, now: float) -> None:
+        """End the leases of prompts that were read for other engines, and forget engines that had nothing else to do."""
+        if now >= self.legs.due_at:
+            self.legs.expire(now)
+            self.forget_empty()
+
     def forget_empty(self) -> None:
         """Forget the engines that are not configured any more and have nothing to do; `has_retired` says whether others are left."""
         retired = [engine for engine in self.by_name.values() if engine.retired]

@@ -53,15 +53,20 @@ class ExtprocDoor:
 
     async def listen(self, engines: Sequence[EngineAddress], routes: Sequence[EngineRoute]) -> None:
         """Find the engines and serve; OSError when a name is unknown or an address is taken or not ours."""
-        await self.adopt(engines, routes)
+        self.adopt(await self.find(engines), routes)
         address = self._address
         self.port, self.health_port = await self._server.listen(
             address.host, address.port, address.health_port, address.ssl
         )
 
-    async def adopt(self, engines: Sequence[EngineAddress], routes: Sequence[EngineRoute]) -> None:
-        """Name these engines to Envoy from now on; OSError for one whose address cannot be found."""
-        found = await asyncio.gather(*(_resolved(engine) for engine in engines))
+    async def find(self, engines: Sequence[EngineAddress]) -> list[tuple[EngineAddress, str]]:
+        """Return each engine with its address, but those that are discovered nowhere; OSError for one that Envoy cannot be told of."""
+        placed = [engine for engine in engines if engine.host]
+        found = await asyncio.gather(*(_resolved(engine) for engine in placed))
+        return list(zip(placed, found, strict=True))
+
+    def adopt(self, found: Sequence[tuple[EngineAddress, str]], routes: Sequence[EngineRoute]) -> None:
+        """Name these engines to Envoy from now on, at the addresses that were found."""
         hangups = {route.name: route.on_hangup for route in routes}
         self._desk.destinations = {
             engine.name: Destination(
@@ -70,7 +75,7 @@ class ExtprocDoor:
                 None if engine.api_key is None else engine.api_key.encode(),
                 hangups.get(engine.name),
             )
-            for engine, address in zip(engines, found, strict=True)
+            for engine, address in found
         }
 
     def drain(self) -> None:
@@ -87,6 +92,10 @@ async def _resolved(engine: EngineAddress) -> str:
     if engine.ssl is not None:
         raise OSError(_NO_TLS.format(engine.name))
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(engine.host, engine.port, type=socket.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(engine.host, engine.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        message = f"engine {engine.name}: {engine.host} has no address to name to Envoy: {error.strerror}"
+        raise OSError(message) from None
     host, port = map(str, found[0][4][:2])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,5 +1,6 @@
 """`millgate extproc`: what it says without its libraries, and the Envoy configuration that it prints."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,33 @@ def test_envoy_takes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, at: 
 def test_an_address_without_a_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["extproc", "envoy-config", "--extproc-at", "nowhere"]) == ExitCode.USAGE
     assert "--extproc-at: nowhere is not HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("http://no-such-host.invalid:8000", "no-such-host.invalid has no address to name to Envoy"),
+        ("https://127.0.0.1:8000", "Envoy speaks plain HTTP to engines"),
+    ],
+)
+def test_an_engine_that_envoy_cannot_be_told_of_is_named_and_no_door_of_ours(
+    url: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["extproc", "--upstream", url, "--port", "0", "--admin-port", "0"]) == ExitCode.PORT_TAKEN
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert "8080" not in told
+
+
+def test_a_taken_port_of_the_processor_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        arguments = ["--upstream", "http://127.0.0.1:9", "--port", str(taken), "--admin-port", "0"]
+        assert main(["extproc", *arguments]) == ExitCode.PORT_TAKEN
+
+    assert f"127.0.0.1:{taken} is taken by another program" in capsys.readouterr().err
 
 
 def test_several_workers_are_refused_before_anything_serves(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,64 @@ def test_a_taken_port_is_told_with_the_flag_that_helps(capsys: Captured) -> None
     ]
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_taken_port_of_the_line_door_is_not_blamed_on_the_http_door(
+    workers: str, tmp_path: Path, capsys: Captured
+) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        file = tmp_path / "gate.yaml"
+        file.write_text(
+            f"engines: [{{url: 'http://127.0.0.1:9'}}]\nline: {{port: {taken}}}\n", encoding="utf-8"
+        )
+        code = main(
+            ["serve", "--config", str(file), "--workers", workers, "--port", "0", "--admin-port", "0"]
+        )
+
+    assert code == ExitCode.PORT_TAKEN
+    expected = (
+        f"127.0.0.1:{taken} is taken by another program: stop it, or choose another port with line.port"
+    )
+    assert problems(capsys) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("store", "complaint"),
+    [
+        ("redis://cache:abc", "a Redis host is host:6379"),
+        ("redis://cache:70000", "a Redis host is host:6379"),
+        ("redis://cache/prod", "a Redis database is a number"),
+        ("redis://one,two", "several hosts are those of redis+sentinel:// or redis+cluster://"),
+        ("redis://me:s3c/ret@cache", "a / in a password is %2F"),
+    ],
+)
+def test_a_typo_in_the_address_of_the_store_is_told_and_quotes_no_password(
+    store: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("KEY", "00" * 32)
+    monkeypatch.setenv("MILLGATE_REDIS_URL", store)
+    cluster = ["--set", "cluster.name=two", "--set", "retries.ticket_key_env=KEY"]
+
+    assert main(["serve", *UPSTREAM, *cluster]) == ExitCode.USAGE
+    (told,) = problems(capsys)
+    assert complaint in told
+    assert "s3c" not in told
+
+
+def test_a_missing_file_of_the_store_s_authorities_is_told_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setenv("KEY", "00" * 32)
+    cluster = ["cluster.store=rediss://cache", "cluster.ca=nowhere.pem", "retries.ticket_key_env=KEY"]
+
+    assert (
+        main(["serve", *UPSTREAM, *(part for each in cluster for part in ("--set", each))]) == ExitCode.USAGE
+    )
+    assert "cluster.ca: nowhere.pem cannot be read: No such file or directory" in problems(capsys)[0]
+
+
 def test_an_address_of_another_machine_cannot_be_listened_on(capsys: Captured) -> None:
     """192.0.2.1 is reserved for documentation."""
     code = main(["serve", *UPSTREAM, "--host", "192.0.2.1", "--insecure", "--port", "0", "--admin-port", "0"])

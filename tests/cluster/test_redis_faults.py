@@ -98,9 +98,9 @@ def _works(url: str, *, ca_file: str | None = None, **environment: str) -> None:
     asyncio.run(ask())
 
 
-def _refuses(url: str, **environment: str) -> str:
+def _refuses(url: str, *, ca_file: str | None = None, **environment: str) -> str:
     async def ask() -> str:
-        async with _asker(url, **environment) as asker:
+        async with _asker(url, ca_file=ca_file, **environment) as asker:
             return await asker.refusal()
 
     return asyncio.run(ask())
@@ -150,7 +150,9 @@ def test_a_frozen_server_costs_a_timeout_then_the_breaker_nothing_and_leases_go_
         server.stop()
         texts = [await asker.refusal() for _ in range(4)]
         assert texts[0] == "Redis did not answer in time"
-        assert texts[-1].startswith("Redis did not answer the last calls")
+        asked = time.monotonic()
+        assert await asker.refusal() == texts[-1] == "Redis did not answer in time"
+        assert time.monotonic() - asked < 0.05
         await asyncio.sleep(1.5)
         server.go_on()
         await asker.until_whole()
@@ -212,6 +214,28 @@ def test_a_server_without_memory_is_told(start_redis: Start) -> None:
         await asker.until_whole()
 
     _lives(server.url, story)
+
+
+def test_an_operator_who_looks_later_still_reads_that_the_password_is_wrong(start_redis: Start) -> None:
+    """The breaker is open by then: what it holds back failed for the reason of the last call."""
+    server = start_redis("--requirepass", "s3cret")
+
+    async def ask() -> list[str]:
+        async with _asker(f"redis://:wrong@127.0.0.1:{server.port}") as asker:
+            return [await asker.refusal() for _ in range(5)]
+
+    assert asyncio.run(ask()) == ["Redis wants the right user and password"] * 5
+
+
+def test_an_address_of_another_kind_of_redis_is_told(start_redis: Start) -> None:
+    place = f"127.0.0.1:{start_redis().port}"
+    nobody = free_port()
+
+    assert _refuses(f"redis+cluster://{place}") == "this Redis is no Cluster: use redis://"
+    assert _refuses(f"redis+cluster://127.0.0.1:{nobody}") == "no node of the Redis Cluster can be reached"
+    assert _refuses(f"redis+sentinel://{place}/leases") == "this Redis is no Sentinel: use redis://"
+    assert _refuses(f"redis://{place}/99") == "Redis has no database of this number"
+    assert _refuses("redis://no-such-host.invalid") == "the name of Redis has no address"
 
 
 def test_a_missing_or_wrong_password_is_told_without_it(start_redis: Start) -> None:
@@ -342,7 +366,10 @@ def test_tls_with_an_authority_of_ones_own(start_redis: Start, tmp_path: Path) -
     server = start_redis(*files, tls=True)
 
     _works(f"rediss://127.0.0.1:{server.port}", ca_file=ca)
-    assert _refuses(f"rediss://127.0.0.1:{server.port}") == "Redis cannot be reached"
+    stranger = "Redis' certificate is not trusted (`cluster.ca`), or another host's"
+    assert _refuses(f"rediss://127.0.0.1:{server.port}") == stranger
+    assert _refuses(f"rediss://localhost:{server.port}", ca_file=ca) == stranger
+    assert _refuses(f"rediss+cluster://127.0.0.1:{server.port}") == stranger
 
 
 def test_sentinel_names_the_primary_and_the_next_one(start_redis: Start, tmp_path: Path) -> None:

@@ -59,6 +59,13 @@ def test_doors_that_do_not_meet_are_no_mistake(tmp_path: Path, doors: str) -> No
     read(tmp_path, ENGINE + doors)
 
 
+def test_an_objective_of_a_lane_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    typo = ENGINE + "extproc: {objectives: {batch: thruput}}\n"
+    assert "extproc.objectives.batch: names no lane: thruput (there are interactive" in refusal(
+        tmp_path, typo
+    )
+
+
 def test_one_server_under_two_names_is_refused(tmp_path: Path) -> None:
     twins = 'engines: [{url: "http://e:1", name: a}, {url: "http://e:1/v1/", name: b}]\n'
     assert "engines[1].url: is that of a too, and would get both caps: name it once" in refusal(

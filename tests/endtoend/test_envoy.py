@@ -271,6 +271,19 @@ def test_entries_that_are_lost_cost_a_slot_no_longer_than_its_lease(idle: EnvoyS
     idle.restart_envoy()
 
 
+def test_an_envoy_that_dies_among_short_answers_leaves_no_slot_behind(tmp_path: Path) -> None:
+    """No request has lived for a second, so that no entry has said how often they come: the log's own name has."""
+    with envoy_stack(tmp_path, SETTINGS) as stack:
+        client = stack.begin(chat(tokens=LONG, stream=True))
+        client.recv(1024)
+        stack.processes["envoy"].kill()
+        stack.processes["envoy"].wait()
+        stack.restart_envoy()
+
+        until(lambda: not stack.running(), "the slot is free")
+        client.close()
+
+
 def test_the_printed_configuration_is_one_that_envoy_takes(tmp_path: Path, idle: EnvoyStack) -> None:
     config = idle.folder / "envoy.yaml"
 

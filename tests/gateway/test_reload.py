@@ -76,6 +76,45 @@ def test_lower_limits_end_nothing_and_keep_new_work_out() -> None:
     run(body())
 
 
+def test_behind_envoy_an_engine_without_an_address_changes_nothing_at_all(log: ProcessLog) -> None:
+    """Envoy is told addresses: a typo in a name is refused before anything of the new configuration is in force."""
+    pytest.importorskip("envoy", reason="needs the extra extproc")
+
+    async def body() -> None:
+        async with gating(extproc=ExtprocAddress(port=0)) as stand:
+            gateway = stand.gateway
+            before = gateway.settings
+            typo = EngineAddress("typo", "no-such-host.invalid", 8000)
+            wanted = replace(before, engines=(*before.engines, typo), drain_grace_s=1.0)
+
+            async def fetch() -> Configuration:
+                return Configuration(wanted, core_settings("engine", "typo"))
+
+            async def fit() -> Configuration:
+                return await fetch()
+
+            asked = Reloader(gateway, fetch, log, Notifier({}), fit=fit)
+            for ask in (asked.ask, asked.ask_to_fit):
+                ask()
+                await until(lambda: asked._task is None)
+                assert gateway.settings is before
+                assert [engine.name for engine in stand.snapshot.engines] == ["engine"]
+            assert gateway.failed_reloads == 1
+
+    run(body())
+
+
+def test_behind_envoy_a_name_that_is_found_nowhere_yet_is_waited_for() -> None:
+    pytest.importorskip("envoy", reason="needs the extra extproc")
+
+    async def body() -> None:
+        async with gating(extproc=ExtprocAddress(port=0), address={"host": "", "is_up": False}) as stand:
+            assert stand.gateway.extproc is not None
+            assert stand.gateway.extproc.port > 0
+
+    run(body())
+
+
 def test_a_queued_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
     async def stay(asked: Asked) -> None:
         await asked.hung_up(60)

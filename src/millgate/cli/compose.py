@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millgate.cli.exits import CommandError, ExitCode, address_error
-from millgate.cli.opening import log_error
+from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.opening import opening_error
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.discovered import names_of, twins_of, with_adapters, with_addresses
 from millgate.config.doors import ExtprocConfig
@@ -34,6 +34,7 @@ from millgate.gateway import (
     TlsFiles,
     answers,
     ask_engine,
+    engine_context,
     listener_context,
     serve,
 )
@@ -104,7 +105,7 @@ async def serve_configuration(
             notifier=worker,
         )
     except OSError as error:
-        raise opening_error(error, loaded.config) from None
+        raise opening_error(error, loaded.config, behind_envoy=behind_envoy) from None
     return ExitCode.OK if ending is ProcessEnding.DRAINED else ExitCode.INTERRUPTED
 
 
@@ -420,6 +421,15 @@ def _cluster(loaded: Loaded) -> ClusterSettings | None:
     cluster, store = loaded.config.cluster, loaded.store
     if cluster is None or store is None:
         return None
+    from millgate.cluster.connect import read_address  # with the extra
+
+    try:
+        if cluster.ca is not None:
+            engine_context(TlsFiles(authorities=cluster.ca))
+        read_address(store.url.get_secret_value(), {})
+    except ValueError as error:
+        field = error.field if isinstance(error, TlsError) else "store"
+        raise _tls_problem(loaded, ("cluster",), TlsError(field, str(error))) from None
     return ClusterSettings(
         store.url.get_secret_value(),
         cluster.name,
@@ -486,12 +496,3 @@ def _server_limits(limits: LimitsConfig) -> ServerLimits:
         write_stall_s=limits.write_stall,
         connections=limits.connections,
     )
-
-
-def opening_error(error: OSError, config: Config) -> CommandError:
-    """Return the error for what cannot be opened: the log names its path in it, and of the doors only the admin door names its address."""
-    if (log := config.records.log_attempts) is not None and error.filename == log:
-        return log_error(log, error)
-    if error.filename is not None:
-        return address_error(error, config.admin.host, config.admin.port, "--admin-port")
-    return address_error(error, config.listen.host, config.listen.port, "--port")

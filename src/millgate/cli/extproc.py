@@ -1,7 +1,5 @@
 """`millgate extproc`: the gate behind Envoy, and the Envoy configuration that fits it."""
 
-import contextlib
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -117,8 +115,8 @@ def _split(address: str) -> tuple[str, int]:
 
 def _announcer(loaded: "Loaded", *, as_json: bool) -> Callable[["Gateway", "Built"], None]:
     from millgate.cli.banner import Running, record, what_runs
+    from millgate.cli.json_stderr import write_json
     from millgate.cli.output import print_json
-    from millgate.observe.logs import json_line
 
     def announce(gateway: "Gateway", built: "Built") -> None:
         running = record(Running.of(gateway, built, loaded))
@@ -126,9 +124,7 @@ def _announcer(loaded: "Loaded", *, as_json: bool) -> Callable[["Gateway", "Buil
         if gateway.extproc is not None and gateway.settings.extproc is not None:
             address = f"{gateway.settings.extproc.host}:{gateway.extproc.port}"
             running = {"extproc": address, "health_port": gateway.extproc.health_port, **running}
-        with contextlib.suppress(OSError):  # a full disk behind stderr costs the line, not the gate
-            sys.stderr.write(json_line("info", "serving", {**what_runs(), **running}) + "\n")
-            sys.stderr.flush()
+        write_json("info", "serving", **what_runs(), **running)
         if as_json:
             print_json(running)
 

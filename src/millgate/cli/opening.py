@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 from millgate.cli.exits import CommandError, ExitCode, address_error
+from millgate.config.doors import ExtprocConfig
 from millgate.config.schema import Config
 from millgate.gateway import ClusterSettings
 from millgate.observe.line_writer import try_path
@@ -22,12 +23,26 @@ def open_all(config: Config) -> None:
             try_path(log)
         except OSError as error:
             raise log_error(log, error) from None
-    for name, host, port in _addresses(config):
+    for door, _flag, host, port in _addresses(config):
         try:
             _bind(host, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                raise address_error(error, host, port, f"{name}.port") from None
+                raise address_error(error, host, port, f"{door}.port") from None
+
+
+def opening_error(error: OSError, config: Config, *, behind_envoy: bool = False) -> CommandError:
+    """Return the error for what could not be opened: the log, the first address that is refused again, or what it says itself."""
+    if (log := config.records.log_attempts) is not None and error.filename == log:
+        return log_error(log, error)
+    for door, flag, host, port in _addresses(config):
+        try:
+            if door != ("listen" if behind_envoy else "extproc"):
+                _bind(host, port)
+        except OSError as refused:
+            if refused.errno == error.errno:
+                return address_error(error, host, port, flag)
+    return CommandError(error.strerror or str(error), ExitCode.PORT_TAKEN)
 
 
 def log_error(log: str, error: OSError) -> CommandError:
@@ -52,20 +67,19 @@ def ask_store(settings: ClusterSettings) -> str:
 
     try:
         others = asyncio.run(ask())
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"cluster: {error.name} is not installed: pip install 'millgate[redis]'", ExitCode.USAGE
-        ) from None
-    except (StoreUnavailableError, FencedError, ValueError, OSError) as error:
+    except (StoreUnavailableError, FencedError, OSError) as error:
         raise CommandError(f"cluster.store: {error}", ExitCode.USAGE) from None
     return f"cluster {settings.name}: the store answers, {others} replica(s) have a lease"
 
 
-def _addresses(config: Config) -> Iterator[tuple[str, str, int]]:
-    yield "listen", config.listen.host, config.listen.port
-    yield "admin", config.admin.host, config.admin.port
+def _addresses(config: Config) -> Iterator[tuple[str, str, str, int]]:
+    """Yield each door, the flag or setting of its port, and its address."""
+    yield "listen", "--port", config.listen.host, config.listen.port
+    yield "admin", "--admin-port", config.admin.host, config.admin.port
     if config.line is not None:
-        yield "line", config.line.host, config.line.port
+        yield "line", "line.port", config.line.host, config.line.port
+    extproc = config.extproc or ExtprocConfig()
+    yield "extproc", "--port", extproc.host, extproc.port
 
 
 def _bind(host: str, port: int) -> None:

@@ -5,9 +5,9 @@ from functools import partial
 import msgspec
 
 from millgate.cli.banner import Running, door_url, show_running
-from millgate.cli.compose import gateway_settings, opening_error
+from millgate.cli.compose import gateway_settings
 from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.opening import log_error
+from millgate.cli.opening import opening_error
 from millgate.cli.settings import Given
 from millgate.cluster.ledger import MemoryStore
 from millgate.config.load import Loaded
@@ -46,6 +46,8 @@ async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
     show = partial(_show, settings, count, as_json=as_json)
     store = MemoryStore(MonotonicClock.now) if settings.cluster is None else None
     try:
+        if (log := loaded.config.records.log_attempts) is not None:
+            try_path(log)
         ending = await serve_workers(settings, count, recipe, store, show)
     except OSError as error:
         raise opening_error(error, loaded.config) from None
@@ -58,17 +60,11 @@ async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
 
 def _checked(loaded: Loaded) -> GatewaySettings:
     """Return the settings of a configuration that can be used: what is wrong is reported here, and not by each worker."""
-    log = loaded.config.records.log_attempts
     try:
         settings = gateway_settings(loaded)
         build_settings(loaded.config, {}, loaded.places)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
-    try:
-        if log is not None:
-            try_path(log)
-    except OSError as error:
-        raise log_error(log or "", error) from None
     return settings
 
 

@@ -78,8 +78,10 @@ def read_address(url: str, environment: Mapping[str, str], ca_file: str | None =
     kind, path = match["kind"] or "", match["path"] or ""
     if kind == "sentinel" and not path:
         raise ValueError("a Sentinel URL names the service: redis+sentinel://host:26379/service")
-    if kind == "" and path and not path.isdigit():
-        raise ValueError(f"a Redis database is a number, not {path!r}")
+    if kind == "" and path and not path.isdecimal():
+        raise ValueError("a Redis database is a number: redis://host:6379/0; a / in a password is %2F")
+    if kind == "" and "," in match["hosts"]:
+        raise ValueError("several hosts are those of redis+sentinel:// or redis+cluster://")
     return RedisAddress(
         kind,
         tuple(_host(each, _PORTS[kind]) for each in match["hosts"].split(",")),
@@ -123,6 +125,6 @@ def _of_sentinel(options: dict[str, Any]) -> dict[str, Any]:
 
 def _host(text: str, default_port: int) -> tuple[str, int]:
     match = re.fullmatch(r"(\[(?P<six>[^\]]+)\]|(?P<name>[^:\[\]]+))(:(?P<port>\d{1,5}))?", text)
-    if match is None:
-        raise ValueError(f"{text!r} is no host and port")
+    if match is None or int(match["port"] or 0) > 65_535:
+        raise ValueError("a Redis host is host:6379, or [::1]:6379; a / in a password is %2F")
     return match["six"] or match["name"], int(match["port"] or default_port)

@@ -5,6 +5,8 @@ Redis: only the renewer asks, and each call ends after `timeout_s`.
 """
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from hashlib import sha1
 from importlib.resources import files
@@ -37,25 +39,37 @@ _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (redis_errors.NoPermissionError, "Redis' ACL user may not run scripts on the key of the leases"),
     (redis_errors.AuthenticationError, "Redis wants the right user and password"),
     (redis_errors.MovedError, "Redis is a Cluster: use redis+cluster://"),
+    (redis_errors.MasterDownError, "Redis' link to its primary is down"),
     (redis_errors.ClusterDownError, "the Redis Cluster is down"),
     (redis_errors.BusyLoadingError, "Redis is loading its data"),
     (redis_errors.TimeoutError, "Redis did not answer in time"),
+    (ssl.SSLCertVerificationError, "Redis' certificate is not trusted (`cluster.ca`), or another host's"),
+    (ssl.SSLError, "Redis does not speak TLS here, or no version of ours"),
+    (socket.gaierror, "the name of Redis has no address"),
+    (redis_errors.RedisClusterException, "no node of the Redis Cluster can be reached"),
     (redis_errors.ConnectionError, "Redis cannot be reached"),
     (redis_errors.ResponseError, "Redis cannot run the script of the leases"),
     (redis_errors.RedisError, "Redis cannot be asked"),
     (TimeoutError, "Redis did not answer in time"),
     (OSError, "Redis cannot be reached"),
 )
-# Codes of refusals that the client has no type for.
-_CODES: Final = {
-    "NOPERM": "Redis' ACL user may not run scripts on the key of the leases",
+# How refusals begin that the client has no type for.
+_BEGINNINGS: Final = {
+    "DB index": "Redis has no database of this number",
+    "This instance has cluster support disabled": "this Redis is no Cluster: use redis://",
+    "unknown command 'SENTINEL'": "this Redis is no Sentinel: use redis://",
+    "The user executing the script": "Redis' ACL user may not run the commands of the script",
     "MISCONF": "Redis cannot save its data, and refuses to write",
-    "MASTERDOWN": "Redis' link to its primary is down",
     "BUSY": "Redis is busy with another script",
-    "OOM": "Redis is out of memory (maxmemory)",
-    "READONLY": "Redis is a read-only replica: name the primary, or use Sentinel",
     "NOREPLICAS": "Redis has too few replicas to write",
 }
+# After these the next call connects anew.
+_CUT_OFF: Final = (
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.RedisClusterException,
+    OSError,
+)
 
 
 def read_script() -> str:
@@ -83,6 +97,7 @@ class RedisStore:
         self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._breaker = StoreBreaker(clock, PROBE_PAUSE_S)
         self._is_connected = False
+        self._problem = ""  # of the last call: it is so until the next one
 
     async def renew(self, renewal: Renewal) -> Granted:
         """Renew this replica's leases; StoreUnavailableError when they cannot be, FencedError when they have ended."""
@@ -113,18 +128,17 @@ class RedisStore:
 
     async def _call(self, *arguments: str | float) -> list[str]:
         if not self._breaker.allows():
-            raise StoreUnavailableError(
-                "Redis did not answer the last calls; the next is made within half a second"
-            )
+            raise StoreUnavailableError(self._problem)
         try:
             reply = await _within(
                 self._timeout_s if self._is_connected else max(self._timeout_s, CONNECT_TIMEOUT_S),
                 self._evaluate([str(each) for each in arguments]),
             )
-        except (redis_errors.RedisError, OSError) as problem:
+        except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as problem:
             self._breaker.failed()
-            self._is_connected = not _ends_the_connection(problem)
-            raise StoreUnavailableError(_text(problem)) from problem
+            self._is_connected = not isinstance(problem, _CUT_OFF)
+            self._problem = _text(problem)
+            raise StoreUnavailableError(self._problem) from problem
         self._breaker.succeeded()
         self._is_connected = True
         return [each.decode() if isinstance(each, bytes) else str(each) for each in reply]
@@ -230,19 +244,14 @@ def _lines(rest: Iterator[str]) -> Iterator[Line]:
         yield Line(pool, int(next(rest)), *(float(next(rest)) for _ in range(3)))
 
 
-def _ends_the_connection(problem: Exception) -> bool:
-    ended = (
-        redis_errors.ConnectionError,
-        redis_errors.TimeoutError,
-        redis_errors.RedisClusterException,
-        OSError,
-    )
-    return isinstance(problem, ended)
-
-
 def _text(problem: Exception) -> str:
-    """Return what is the matter, for operators; nothing that was sent or received is in it but Redis' code of the refusal."""
-    code = str(problem).partition(" ")[0]
-    if isinstance(problem, redis_errors.ResponseError) and code in _CODES:
-        return _CODES[code]
-    return next(text for kind, text in _TEXTS if isinstance(problem, kind))
+    """Return what is the matter, for operators; nothing that was sent or received is in it."""
+    # The client's own error says less of a connection that failed than what it comes from.
+    causes: list[BaseException] = [problem]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    for each in causes:
+        for beginning, text in _BEGINNINGS.items():
+            if isinstance(each, redis_errors.ResponseError) and str(each).startswith(beginning):
+                return text
+    return next(text for kind, text in _TEXTS if any(isinstance(each, kind) for each in causes))

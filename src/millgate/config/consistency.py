@@ -41,7 +41,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         *_classes(config),
         *_limits(config),
         *_quotas(config),
-        *_demotions(config),
+        *_named_lanes(config),
         *_roles(config),
         *_adapters(config),
         *_required_places(config),
@@ -261,8 +261,12 @@ def _quotas(config: Config) -> Iterator[tuple[SettingPath, str]]:
             yield ("quotas", index, "tenant"), f"names no tenant: {quota.tenant}"
 
 
-def _demotions(config: Config) -> Iterator[tuple[SettingPath, str]]:
+def _named_lanes(config: Config) -> Iterator[tuple[SettingPath, str]]:
     lanes = {lane.name: lane for lane in config.lanes}
+    for objective, lane_name in ({} if config.extproc is None else config.extproc.objectives).items():
+        if lane_name not in lanes:
+            path = ("extproc", "objectives", objective)
+            yield path, f"names no lane: {lane_name} (there are {', '.join(sorted(lanes))})"
     for index, lane in enumerate(config.lanes):
         if lane.demote is None:
             continue

@@ -13,7 +13,7 @@ from millgate.gateway.settings import (
     GatewaySettings,
     LineAddress,
 )
-from millgate.gateway.tls import TlsError, TlsFiles, listener_context
+from millgate.gateway.tls import TlsError, TlsFiles, engine_context, listener_context
 
 __all__ = [
     "AdminAddress",
@@ -33,6 +33,7 @@ __all__ = [
     "TlsFiles",
     "answers",
     "ask_engine",
+    "engine_context",
     "listener_context",
     "serve",
 ]

@@ -187,9 +187,10 @@ class Gateway:
     async def adopt(self, settings: GatewaySettings, core: Settings) -> tuple[str, ...]:
         """Take new settings while serving; return those that need a restart, which stay as they were.
 
-        Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have.
+        Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have. OSError changes nothing.
         """
         before = self.settings
+        found = [] if self.extproc is None else await self.extproc.find(settings.engines)
         if before.ssl is not None or settings.ssl is not None:
             await self.server.listeners.secure(settings.ssl)
         line = await self._secure_line(settings.line)
@@ -210,7 +211,8 @@ class Gateway:
         self.door.entry.replace(settings.callers)
         self._fleet.adopt(settings.engines, settings.upstream)
         if self.extproc is not None:
-            await self.extproc.adopt(settings.engines, self._fleet.routes, settings.extproc)
+            await self.extproc.secure(settings.extproc)
+            self.extproc.adopt(found, self._fleet.routes)
         self._reroute()
         self.driver.reconfigure(core)
         for each in settings.engines:

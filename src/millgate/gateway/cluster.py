@@ -134,7 +134,7 @@ class Membership:
         """Return what is wrong with the cluster, in words; nothing where all is well."""
         status = self.status
         if status.state is RenewalState.DEGRADED:
-            return f"the cluster's store is gone, {_POLICY_WORDS[self._policy_in_force]}"
+            return f"the cluster's store grants no lease ({status.reason}), {_POLICY_WORDS[self._policy_in_force]}"
         if status.state is RenewalState.JOINING:
             return "not in the cluster yet, nothing is let in"
         return ""

@@ -53,25 +53,25 @@ class ExtprocDoor:
 
     async def listen(self, engines: Sequence[EngineAddress], routes: Sequence[EngineRoute]) -> None:
         """Find the engines and serve; OSError when a name is unknown or an address is taken or not ours."""
-        await self.adopt(engines, routes)
+        self.adopt(await self.find(engines), routes)
         address = self._address
         self.port, self.health_port = await self._server.listen(
             address.host, address.port, address.health_port, address.ssl
         )
 
-    async def adopt(
-        self,
-        engines: Sequence[EngineAddress],
-        routes: Sequence[EngineRoute],
-        wanted: ExtprocAddress | None = None,
-    ) -> None:
-        """Name these engines to Envoys from now on, and show the certificate of the `wanted` address, if both are over TLS.
-
-        OSError for an engine whose address cannot be found.
-        """
+    async def secure(self, wanted: ExtprocAddress | None) -> None:
+        """Show Envoys the certificate of this address, if both are over TLS."""
         if wanted is not None and wanted.ssl is not None and self._address.ssl is not None:
             await self._server.secure(wanted.ssl)
-        found = await asyncio.gather(*(_resolved(engine) for engine in engines))
+
+    async def find(self, engines: Sequence[EngineAddress]) -> list[tuple[EngineAddress, str]]:
+        """Return each engine with its address, but those that are discovered nowhere; OSError for one that Envoy cannot be told of."""
+        placed = [engine for engine in engines if engine.host]
+        found = await asyncio.gather(*(_resolved(engine) for engine in placed))
+        return list(zip(placed, found, strict=True))
+
+    def adopt(self, found: Sequence[tuple[EngineAddress, str]], routes: Sequence[EngineRoute]) -> None:
+        """Name these engines to Envoy from now on, at the addresses that were found."""
         hangups = {route.name: route.on_hangup for route in routes}
         self._desk.destinations = {
             engine.name: Destination(
@@ -80,7 +80,7 @@ class ExtprocDoor:
                 None if engine.api_key is None else engine.api_key.encode(),
                 hangups.get(engine.name),
             )
-            for engine, address in zip(engines, found, strict=True)
+            for engine, address in found
         }
 
     def drain(self) -> None:
@@ -97,6 +97,10 @@ async def _resolved(engine: EngineAddress) -> str:
     if engine.ssl is not None:
         raise OSError(_NO_TLS.format(engine.name))
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(engine.host, engine.port, type=socket.SOCK_STREAM)
+    try:
+        found = await loop.getaddrinfo(engine.host, engine.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        message = f"engine {engine.name}: {engine.host} has no address to name to Envoy: {error.strerror}"
+        raise OSError(message) from None
     host, port = map(str, found[0][4][:2])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

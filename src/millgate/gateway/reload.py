@@ -120,10 +120,10 @@ class Reloader:
         """Take new engines and limits; both come from outside, so they can be wrong, and then change nothing."""
         try:
             wanted = await fit()
-        except ReloadError as error:
+            await self._gateway.adopt(wanted.gateway, wanted.core)
+        except (ReloadError, OSError) as error:
             self._log.error("engines refused, the old ones stay in force", problems=str(error).splitlines())
             return
-        await self._gateway.adopt(wanted.gateway, wanted.core)
         for limits in wanted.resized:
             self._log.info("engine limits", **limits)
         self._tell_engines(wanted)

@@ -272,7 +272,7 @@ _PLAIN: Final = {
     Reason.EXPIRED: "its deadline had passed",
     Reason.DISPLACED: "a request with more right to the place came",
     Reason.NO_ENGINE: "no engine that serves this model is up",
-    Reason.NO_LEASE: "the store of the cluster does not answer, and without a lease this replica is closed",
+    Reason.NO_LEASE: "the store of the cluster grants no lease, and without one this replica is closed",
     Reason.DRAINING: "the gate is leaving",
 }
 

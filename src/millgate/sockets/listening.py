@@ -9,6 +9,7 @@ import asyncio
 import socket
 import ssl as tls
 from collections.abc import Callable
+from ipaddress import ip_address
 
 from millgate.sockets.tls_acceptor import TlsAcceptor, TlsDoor
 
@@ -50,6 +51,15 @@ def shared_sockets(host: str, port: int, count: int, backlog: int = 1024) -> lis
             sock.close()
         raise
     return sockets
+
+
+def is_ip(name: str) -> bool:
+    """Return whether this host is an address, and not a name."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class Listeners:

@@ -8,7 +8,9 @@ import pytest
 pytest.importorskip("envoy", reason="needs the extra extproc")
 
 from millgate.dialects.contract import Usage
+from millgate.servers.extproc.envoy_config import LOG_INTERVAL
 from millgate.servers.extproc.running import AnswerSizes, LoggedRequest, RunningRequests
+from millgate.servers.extproc.settings import LOG_NAME, METADATA
 
 FIRST_LEASE_S = 600.0
 
@@ -83,6 +85,25 @@ def test_three_entries_that_are_missing_end_a_slot() -> None:
         assert request.times_lost == 0
         sweep_to(running, clock, last_s + 4.0)
         assert request.times_lost == 1
+
+    on_a_loop(story)
+
+
+def test_before_any_entry_the_name_of_the_log_says_how_long_a_request_may_be_silent() -> None:
+    """An Envoy that dies while all answers are short leaves slots of which no entry ever came."""
+
+    async def story() -> None:
+        clock, before, after = Clock(), Request(), Request()
+        running = RunningRequests(clock)
+        running.add("a", before, FIRST_LEASE_S)
+        stated = LOG_NAME.fullmatch(f"{METADATA} every {LOG_INTERVAL}")
+        assert stated is not None
+        running.expect(float(stated[1]))
+        running.add("b", after, FIRST_LEASE_S)
+        sweep_to(running, clock, 3.5)
+        assert (before.times_lost, after.times_lost) == (0, 0)
+        sweep_to(running, clock, 4.0)
+        assert (before.times_lost, after.times_lost) == (1, 1)
 
     on_a_loop(story)
 

@@ -35,10 +35,9 @@ async def serve_workers(
     """
     log, notifier = ProcessLog(), Notifier()
     with contextlib.ExitStack() as sockets:
-        http = shared_sockets(settings.host, settings.port, count)
-        line = [] if settings.line is None else shared_sockets(settings.line.host, settings.line.port, count)
-        for sock in (*http, *line):
-            sockets.enter_context(sock)
+        http = [sockets.enter_context(each) for each in shared_sockets(settings.host, settings.port, count)]
+        found = settings.line and shared_sockets(settings.line.host, settings.line.port, count)
+        line = [sockets.enter_context(each) for each in found or ()]
         admin: AdminServer | None = None
 
         async def ready(news: WorkerNews) -> None:

@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from millgate.runtime.guesses import Guesses
 from millgate.servers.admin.answers import error_answer, too_many_guesses
 from millgate.servers.admin.page import asset_response, read_assets
+from millgate.sockets.listening import is_ip
 
 COOKIE: Final = "millgate_session"
 LASTS_S: Final = 12 * 3600
@@ -192,7 +193,7 @@ class AdminGuard:
             name = urlsplit(address).hostname or ""
         except ValueError:
             return False
-        return name in self._hosts or _is_ip(name)
+        return name in self._hosts or is_ip(name)
 
 
 def _without_right(
@@ -227,14 +228,6 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _is_ip(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 def _with_answer_headers(send: Send) -> Send:

@@ -4,7 +4,6 @@ Why each setting is as it is stands in docs/how-to/envoy.md; what Envoy does wit
 """
 
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 from typing import Any, Final, NamedTuple
 
 from millgate.servers.extproc.settings import (
@@ -18,6 +17,7 @@ from millgate.servers.extproc.settings import (
     PROMPT_TOKENS,
     USAGE,
 )
+from millgate.sockets.listening import is_ip
 
 Tree = dict[str, Any]
 
@@ -182,7 +182,7 @@ def _rule(key: str, path: Iterable[str]) -> Tree:
 def _access_log() -> Tree:
     return {
         "common_config": {
-            "log_name": METADATA,
+            "log_name": f"{METADATA} every {LOG_INTERVAL}",
             "transport_api_version": "V3",
             "grpc_service": {"envoy_grpc": {"cluster_name": "processor"}},
             "buffer_size_bytes": 0,  # entries are not gathered: each is a slot that the engine has free
@@ -215,7 +215,7 @@ def _processor(place: tuple[str, int], streams: int) -> Tree:
     endpoint = {"endpoint": {"address": _address(place)}}
     return {
         "name": "processor",
-        "type": "STATIC" if _is_address(place[0]) else "STRICT_DNS",
+        "type": "STATIC" if is_ip(place[0]) else "STRICT_DNS",
         "connect_timeout": "1s",
         "load_assignment": {"cluster_name": "processor", "endpoints": [{"lb_endpoints": [endpoint]}]},
         "circuit_breakers": _breakers(streams),
@@ -250,11 +250,3 @@ def _breakers(streams: int) -> Tree:
 def _address(place: tuple[str, int]) -> Tree:
     host, port = place
     return {"socket_address": {"address": host, "port_value": port}}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -1,8 +1,8 @@
 """Requests that run at an engine, by way of Envoy: each until the access log tells its end, or its lease is over.
 
 An entry can be lost: Envoy died, or this processor was away. So a slot has a lease: while entries of its request come
-(Envoy writes one at each `access_log_flush_interval`) it is renewed; three that are missing end it. Where none has ever
-come the request may be silent for `lease_s` past the time of its first event.
+(Envoy writes one at each `access_log_flush_interval`) it is renewed; three that are missing end it. The log's name says how often
+they come. Where neither that nor an entry has, the request may be silent for `lease_s` past the time of its first event.
 
 One entry comes about a millisecond after the end, and with `access_log_flush_interval` others while it runs. The request
 is known by the metadata that we gave it, which no client can write. The flags: envoy.data.accesslog.v3.ResponseFlags.
@@ -250,10 +250,18 @@ class RunningRequests:
         """Learn how often entries come, as the longest gap that was seen, and expect the next by then."""
         now = self.now()
         if lease.heard_at is not None and now - self._swept_at < _STOPPED_S:
-            self._interval_s = max(self._interval_s or 0.0, now - lease.heard_at)
+            self.expect(now - lease.heard_at)
         lease.heard_at = now
         if self._interval_s is not None:
             lease.ends_at = now + self._silence_s(self._interval_s)
+
+    def expect(self, interval_s: float) -> None:
+        """Know that entries come so often, as the log's name says or as was seen; what runs may be silent no longer from now on."""
+        if self._interval_s is None:
+            latest = self.now() + self._silence_s(interval_s)
+            for each in self._leases.values():
+                each.ends_at = min(each.ends_at, latest)
+        self._interval_s = max(self._interval_s or 0.0, interval_s)
 
     @staticmethod
     def _silence_s(interval_s: float) -> float:

@@ -22,7 +22,7 @@ from millgate.servers.extproc.grpc_calls import (
 )
 from millgate.servers.extproc.http2 import Http2Connection
 from millgate.servers.extproc.running import RunningRequests, read_entry
-from millgate.servers.extproc.settings import PROCESSOR_SERVICE
+from millgate.servers.extproc.settings import LOG_NAME, PROCESSOR_SERVICE
 from millgate.sockets.listening import Listeners, listening_socket
 
 PROCESS: Final = f"/{PROCESSOR_SERVICE}/Process".encode()
@@ -192,7 +192,10 @@ class _LogStream(CallHandler):
 
     def on_message(self, data: bytes) -> None:
         """Read the entries of a message."""
-        for entry in StreamAccessLogsMessage.FromString(data).http_logs.log_entry:
+        message = StreamAccessLogsMessage.FromString(data)
+        if (stated := LOG_NAME.fullmatch(message.identifier.log_name)) is not None:
+            self._running.expect(float(stated[1]))
+        for entry in message.http_logs.log_entry:
             if (logged := read_entry(entry)) is not None:
                 self._running.heard(logged)
 

@@ -1,5 +1,6 @@
 """What the external processor is told, as plain values."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,6 +20,8 @@ CONTROL_HEADERS: Final = tuple(
 """Headers that steer a picker or report for it; none of them reaches an engine."""
 METADATA: Final = "millgate"
 """The namespace of the metadata that this processor gives a request."""
+LOG_NAME: Final = re.compile(METADATA + r" every (\d{1,4}(?:\.\d{1,3})?)s")
+"""The name of an access log that says how often it has entries of what runs, in seconds."""
 USAGE: Final = METADATA + ".usage"
 """The namespace into which Envoy's filters read the usage of answers."""
 PROMPT_TOKENS, OUTPUT_TOKENS, CACHED_TOKENS = "prompt_tokens", "output_tokens", "cached_tokens"

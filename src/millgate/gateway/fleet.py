@@ -112,6 +112,11 @@ class Fleet:
         for engine in self._engines.values():
             engine.start()
 
+    def tell(self) -> None:
+        """Say to the core how each engine stands: it knows one that has moved, or has come back, as it was before."""
+        for engine in self._engines.values():
+            engine.check.tell()
+
     def look(self) -> None:
         """Read every engine's gauges soon, and once more after that."""
         for engine in self._engines.values():

@@ -48,7 +48,7 @@ class HealthCheck:
         self._alone = alone
         self._told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
         self.on_turn: Callable[[EngineStanding], None] | None = None
-        """Told when the engine has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
+        """Told how it stands at the start, when it has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
         self.is_shut: Callable[[], bool] | None = None
         """Says whether the breaker of a provider's account is open; asked at each look."""
         self._was_shut = False
@@ -72,9 +72,15 @@ class HealthCheck:
         """Hear what becomes of each request that this pool sends from now on."""
         pool.ear = self
 
+    def tell(self) -> None:
+        """Say to the core once more how the engine stands."""
+        self._driver.post(self._told)
+
     def start(self) -> None:
-        """Begin to look, at once."""
+        """Begin to look, at once; what stood for this engine before may have been told otherwise."""
         self._running = True
+        if self.on_turn is not None:
+            self.on_turn(self.standing)
         self._look()
 
     def stop(self) -> None:

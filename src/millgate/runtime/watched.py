@@ -118,10 +118,10 @@ class HealthCheck:
         else:
             self._failed(f"status {status}")
 
-    def failed(self, kind: FailureKind, heard_before: int) -> None:
+    def failed(self, kind: FailureKind, heard_before: int, detail: str) -> None:
         """A request failed, unless it was only our own time that ran out while others were answered."""
         if kind is not FailureKind.TIMEOUT or self.heard == heard_before:
-            self._failed(kind.value)
+            self._failed(f"{kind.value} ({detail})")
 
     def _failed(self, why: str) -> None:
         self.health.failed(why, self._now(), alone=self._alone())
@@ -166,7 +166,7 @@ class HealthCheck:
             self.unreachable = False
         elif page.failure is not None:
             refused = page.failure is FailureKind.CONNECT
-            why = f"its health page does not answer: {page.failure.value}"
+            why = f"its health page does not answer: {page.failure.value} ({page.detail})"
             self._looked(why, silent=True, refused=refused)
 
     def _looked(self, complaint: str | None, *, silent: bool = False, refused: bool = False) -> None:

@@ -115,6 +115,12 @@ def test_a_provider_whose_breaker_is_open_is_not_up() -> None:
     assert re.search(r"p +up", drawn({"engines": [{**provider, "account": {"breaker_open": False}}]}))
 
 
+def test_a_provider_that_has_refused_is_paused() -> None:
+    account = {"breaker_open": False, "paused_s": 58.4}
+
+    assert re.search(r"p +paused", drawn({"engines": [{"name": "p", "up": True, "account": account}]}))
+
+
 def test_live_sessions_stand_in_a_line_where_there_are_any() -> None:
     engines = [{"name": "e", "kv_limit": 30_000}]
     sessions = {"live_sessions": 3, "working_set_share": 0.4}

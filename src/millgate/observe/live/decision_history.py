@@ -61,6 +61,11 @@ def arrived_between(before: Snapshot, after: Snapshot) -> int:
     return max(0, arrived)
 
 
+def failed_between(before: Snapshot, after: Snapshot) -> int:
+    """Return how many attempts engines have failed from one snapshot to a later one."""
+    return max(0, _counts(after, None)[Outcome.ENGINE_FAILED] - _counts(before, None)[Outcome.ENGINE_FAILED])
+
+
 def _counts(snapshot: Snapshot, lane: str | None) -> Counter[str]:
     """Return all running counts by word; no reason is spelled as an outcome or as one of ours."""
     counts: Counter[str] = Counter(arrived=0, admitted=0)

@@ -32,6 +32,7 @@ from millgate.observe.live.decision_history import (
     DecisionHistory,
     HistoryPoint,
     arrived_between,
+    failed_between,
     rates_between,
     refused_between,
 )
@@ -202,6 +203,12 @@ class PageModel:
             draining=snapshot.draining,
             cluster=self.cluster(),
             failing=self.failing(),
+            failed=failed_between(instant.before, snapshot),
+            paused_s=tuple(
+                (each.name, each.account.paused_s)
+                for each in up
+                if each.account is not None and each.account.paused_s > 0.0
+            ),
         )
         return banner(situation)
 

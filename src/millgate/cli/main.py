@@ -8,6 +8,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 from typer.exceptions import TyperException
 
+from millgate.cli import interrupts
 from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode, missing_extra
 from millgate.cli.output import print_error, print_line, speaks_json
 
@@ -103,7 +104,9 @@ def _carry_out(arguments: Sequence[str]) -> int:
     # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
     asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
-        result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
+        command = command_line(asked or COMMANDS)
+        interrupts.raise_again()
+        result = command(list(arguments), standalone_mode=False)
     except ModuleNotFoundError as error:
         raise missing_extra(error, "".join(asked)) or error from None
     return result if isinstance(result, int) else ExitCode.OK

@@ -353,6 +353,9 @@ def test_an_assignment_that_reaches_nothing_is_refused(write: Write, assignment:
         "http://",
         "http://a:99999",
         "http://a?x=1",
+        "http://a b:1",
+        "http://a:1/b c",
+        "http://a:1/\u00e9",
     ],
 )
 def test_an_address_that_is_no_plain_base_address_is_refused_without_showing_a_secret(

@@ -94,6 +94,11 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
     except CommandError as error:
         print_error(str(error), as_json=speaks_json(arguments))
         return error.code
+    except (
+        UnicodeError
+    ) as error:  # an argument in another encoding than the terminal's, or a host that is no name
+        print_error(f"an argument cannot be used: {error}", as_json=speaks_json(arguments))
+        return ExitCode.USAGE
     except typer.Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from millgate.cli.asking import AdminDoor, AdminOption, complaint
+from millgate.cli.asking import AdminDoor, AdminOption
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.output import PLAIN_WIDTH
 from millgate.cli.settings import FileOption, SetOption
@@ -54,7 +54,7 @@ def top(
 def _state(door: AdminDoor) -> dict[str, Any]:
     status, answer = door.get("/api/state")
     if status != _OK or not isinstance(answer, dict) or "lanes" not in answer:
-        raise complaint(door.url, status, answer)
+        raise door.complaint(status, answer)
     return answer
 
 

@@ -271,10 +271,13 @@ def test_a_lone_engine_that_fails_every_request_is_told_although_its_page_is_goo
             assert stand.gateway.views.live is not None
             said = stand.gateway.views.live.page_model.verdict()
             assert said.level is Level.WARNED
-            assert said.text == "Engines fail requests; a: 5 requests in a row failed: status 500"
+            assert said.text == (
+                "Engines fail requests; 100 % failed on engines; a: 5 requests in a row failed: status 500"
+            )
             stand.engines[0].script = answer_whole
             assert (await stand.ask()).status == 200
-            assert stand.gateway.views.live.page_model.verdict().text == "Calm"
+            said = stand.gateway.views.live.page_model.verdict()
+            assert said.text == "Engines fail requests; 83 % failed on engines"
 
     run(body())
 

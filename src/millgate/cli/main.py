@@ -1,5 +1,6 @@
 """The `millgate` command. Only typer is imported here; the module of a command is imported when it is asked for."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -8,7 +9,6 @@ from typing import Annotated, Final, NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from millgate.cli import interrupts
 from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode, missing_extra
 from millgate.cli.output import print_error, print_line, speaks_json
 
@@ -31,6 +31,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "sim": ("sim", "sim_app"),
 }
 """Every command in the order of the help: its module in this room, and there its function or its own commands."""
+_CONFIGURED: Final = frozenset({"run", "serve", "extproc", "check", "explain", "why", "top", "sim"})
+"""Those that read a configuration whatever is asked of them."""
 
 
 def version() -> None:
@@ -110,7 +112,14 @@ def _carry_out(arguments: Sequence[str]) -> int:
     asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
         command = command_line(asked or COMMANDS)
-        interrupts.raise_again()
+        if (
+            asked and asked[0] in _CONFIGURED
+        ):  # here, where an interrupt is heard: pydantic loses it while it builds a schema
+            import_module("millgate.config.schema")
+        if (
+            signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        ):  # by `__main__`; from now on there is something to tidy up
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         result = command(list(arguments), standalone_mode=False)
     except ModuleNotFoundError as error:
         raise missing_extra(error, "".join(asked)) or error from None

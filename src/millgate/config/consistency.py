@@ -70,8 +70,8 @@ class SecretsReader:
         if token and len(token) < _SHORTEST_ADMIN_TOKEN:
             message = f"the token in {self._config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
             raise self._error(("admin", "token_env"), message)
-        if not _is_header(token):
-            raise self._error(("admin", "token_env"), _no_header(self._config.admin.token_env))
+        if message := _unfit(self._config.admin.token_env, token):
+            raise self._error(("admin", "token_env"), message)
         return SecretStr(token) if token else None
 
     def line_token(self) -> SecretStr | None:
@@ -149,8 +149,8 @@ class SecretsReader:
             if not value:
                 message = f"the environment variable {engine.api_key_env} is not set"
                 problems.append(Problem(_place(path, self._places), path, message))
-            elif not _is_header(value):
-                problems.append(Problem(_place(path, self._places), path, _no_header(engine.api_key_env)))
+            elif message := _unfit(engine.api_key_env, value):
+                problems.append(Problem(_place(path, self._places), path, message))
             else:
                 keys[engine.name] = SecretStr(value.strip())
         if problems:
@@ -161,12 +161,10 @@ class SecretsReader:
         return ConfigError(Problem(_place(path, self._places), path, message))
 
 
-def _is_header(secret: str) -> bool:
-    return secret.isascii() and secret.isprintable() and len(secret) <= _LONGEST_SECRET
-
-
-def _no_header(variable: str) -> str:
-    return f"the environment variable {variable} holds what cannot stand in a header"
+def _unfit(variable: str, secret: str) -> str:
+    """Say that this variable's secret cannot stand in a header; nothing where it can."""
+    fits = secret.isascii() and secret.isprintable() and len(secret) <= _LONGEST_SECRET
+    return "" if fits else f"the environment variable {variable} holds what cannot stand in a header"
 
 
 def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:

@@ -115,7 +115,7 @@ class Fleet:
     def tell(self) -> None:
         """Say to the core how each engine stands: it knows one that has moved, or has come back, as it was before."""
         for engine in self._engines.values():
-            engine.check.tell()
+            self._driver.post(engine.check.told)
 
     def look(self) -> None:
         """Read every engine's gauges soon, and once more after that."""

@@ -46,7 +46,8 @@ class HealthCheck:
         self._pages = pages
         self._driver = driver
         self._alone = alone
-        self._told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
+        self.told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
+        """What the core was told last."""
         self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told how it stands at the start, when it has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
         self.is_shut: Callable[[], bool] | None = None
@@ -71,10 +72,6 @@ class HealthCheck:
     def listen(self, pool: UpstreamPool) -> None:
         """Hear what becomes of each request that this pool sends from now on."""
         pool.ear = self
-
-    def tell(self) -> None:
-        """Say to the core once more how the engine stands."""
-        self._driver.post(self._told)
 
     def start(self) -> None:
         """Begin to look, at once; what stood for this engine before may have been told otherwise."""
@@ -184,8 +181,8 @@ class HealthCheck:
         self.anxious = health.anxious
         trial = health.stance is Stance.TRIAL
         told = EngineUp(self.engine, trial) if health.takes_work else EngineDown(self.engine)
-        if again or told != self._told:
-            self._told = told
+        if again or told != self.told:
+            self.told = told
             self._driver.post(told)
         is_up = health.stance is Stance.UP and not self._was_shut
         if is_up is not self._is_up and health.stance is not Stance.TRIAL:

@@ -46,15 +46,13 @@ def test_engines_that_fail_a_part_of_the_requests_are_not_calm_either() -> None:
     assert banner(replace(CALM, arrived=0, failed=2)).text == "Engines fail requests; 100 % failed on engines"
 
 
-def test_an_engine_whose_provider_has_refused_is_named_with_the_time_that_is_left() -> None:
+def test_an_engine_whose_provider_has_refused_is_named_before_what_follows_from_it() -> None:
+    paused = "hosted gets nothing for 58 s, its provider has refused"
     refused = {Reason.TOO_LATE: 30}
-    said = banner(replace(CALM, paused_s=(("hosted", 58.4),)))
-    overloaded = banner(
-        replace(CALM, paused_s=(("hosted", 58.4),), refused=refused, refusing_since=NOW - 3.0)
-    )
+    overloaded = banner(replace(CALM, paused=paused, failed=10, refused=refused, refusing_since=NOW - 3.0))
 
-    assert said.text == "Calm; hosted gets nothing for 58 s, its provider has refused"
-    assert overloaded.text.endswith("hosted gets nothing for 58 s, its provider has refused")
+    assert banner(replace(CALM, paused=paused)).text == f"Calm; {paused}"
+    assert overloaded.text.endswith(f"3 of 64 streams in use; {paused}; 10 % failed on engines")
 
 
 def test_what_waits_is_busy_and_names_the_lane_nearest_to_its_deadline() -> None:

@@ -79,9 +79,9 @@ class Situation:
 
     `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
     seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
-    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster` and `failing` say
-    in words what is wrong with the cluster, and which engines fail requests; `failed` counts those of the last seconds that did,
-    `paused_s` is for how long which engines get nothing because their provider has refused.
+    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`, `failing` and `paused` say
+    in words what is wrong with the cluster, which engines fail requests, and which get none because their provider has refused;
+    `failed` counts the attempts of the last seconds that engines failed.
     """
 
     now: float
@@ -100,7 +100,7 @@ class Situation:
     cluster: str = ""
     failing: str = ""
     failed: int = 0
-    paused_s: tuple[tuple[str, float], ...] = ()
+    paused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +185,8 @@ def _down(situation: Situation) -> list[str]:
     """Say what is broken: engines that are down or fail, and the cluster."""
     down = situation.engines - situation.engines_up
     said = f"{down} of {situation.engines} engines down" if down else ""
-    paused = [
-        f"{name} gets nothing for {seconds(pause_s)}, its provider has refused"
-        for name, pause_s in situation.paused_s
-    ]
-    return [
-        part for part in (said, _failed(situation), situation.failing, *paused, situation.cluster) if part
-    ]
+    parts = (said, situation.paused, _failed(situation), situation.failing, situation.cluster)
+    return [part for part in parts if part]
 
 
 def _failed(situation: Situation) -> str:

@@ -288,6 +288,19 @@ def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_pa
     assert command.errors() == "millgate: cannot write to stdout: Broken pipe\n"
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_from_the_start_are_no_failure(closed: str) -> None:
+    line = f'exec "$0" -m millgate serve --set engines=[] {closed}'  # speaks to stderr alone
+    of_serve = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
+    line = f'exec "$0" -m millgate version {closed}'
+    of_version = subprocess.run(
+        ["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
+    )
+
+    assert (of_serve.returncode, of_version.returncode) == (2, 0)
+    assert "Traceback" not in of_serve.stderr + of_version.stderr
+
+
 def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:
     command = start(commands, tmp_path, "engine", "--port", "0", "--time-scale", "10")
     give_up_at = time.monotonic() + START_WITHIN_S

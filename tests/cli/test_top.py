@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,13 @@ def drawn(state: dict[str, Any], before: dict[str, Any] | None = None, width: in
     console.print(frame("http://gate", state, before, **more))
     console.file.close()
     return console.export_text()
+
+
+def test_a_full_disk_behind_one_frame_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with admin_door() as door, Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(CommandError, match="cannot write to stdout: No space left on device"):
+            ask("--once", "--admin", door.url)
 
 
 def test_once_prints_one_frame_without_a_terminal(capsys: Captured) -> None:

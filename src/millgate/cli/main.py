@@ -1,5 +1,6 @@
 """The `millgate` command. Only typer is imported here; the module of a command is imported when it is asked for."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -128,6 +129,8 @@ def _carry_out(arguments: Sequence[str]) -> int:
 
 def run() -> NoReturn:
     """Run this process's command line and end the process with its exit code."""
+    # A stream that is closed from the start is None; its descriptor would go to the first socket.
+    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115, PTH123
     arguments = sys.argv[1:]
     if speaks_json(arguments):
         from millgate.cli.json_stderr import take_over

@@ -102,6 +102,13 @@ def test_a_terminal_is_told_where_everything_is(
     ]
 
 
+def test_an_engine_whose_name_was_not_found_has_no_address(terminals: list[Terminal]) -> None:
+    terminals.append(Terminal(COLUMNS))
+    show_banner(RUNNING._replace(engines=[("pool", "")], engine_note=""), terminals[-1].stream)
+
+    assert "pool at no address yet" in terminals[-1].shown()
+
+
 def test_where_a_token_is_asked_for_the_commands_to_try_carry_it(terminals: list[Terminal]) -> None:
     terminals.append(Terminal(COLUMNS))
     show_banner(RUNNING._replace(token_env="MILLGATE_ADMIN_TOKEN"), terminals[-1].stream)

@@ -83,6 +83,8 @@ def _ends() -> Iterator[None]:
         (["serve", "--set", "engines.0.profile=warp", *UPSTREAM], "engines[0].profile: 'warp' is not one of"),
         (["engine", "--time-scale", "11"], "--time-scale: must be from 0.01 to 10, got 11"),
         (["engine", "--profile", "warp"], "--profile: 'warp' is not one of"),
+        (["engine", "--host", "\udcff"], "an argument cannot be used: "),
+        (["ping", "--addr", f"{'a' * 64}.test"], "an argument cannot be used: "),
         (["run", "--set", "listen.port=x"], "listen.port: 'x' is not a whole number"),
         (["run", "--profile", "warp"], "profile: 'warp' is not one of"),
         (["demo", "--patience", "soon"], "--patience: 'soon' is not a duration"),

@@ -199,6 +199,24 @@ def test_a_second_signal_cuts_a_running_stream_short(commands: list[Command], tm
     assert "uncaught failure" not in command.errors()
 
 
+@pytest.mark.parametrize("module", ["typer", "pydantic", "millgate.config.schema"])
+def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback(module: str) -> None:
+    interrupted = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "sys.argv = ['millgate', 'check', 'gate.yaml']\n"
+        "from millgate.__main__ import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_a_gate_whose_banner_nobody_reads_serves_all_the_same() -> None:
     arguments = ["--upstream", "http://127.0.0.1:9", "--port", "0", "--admin-port", "0", "--json"]
     reader, writer = os.pipe()
@@ -268,6 +286,19 @@ def test_a_closed_pipe_behind_stdout_is_one_line(commands: list[Command], tmp_pa
 
         assert command.process.wait(START_WITHIN_S) == 1
     assert command.errors() == "millgate: cannot write to stdout: Broken pipe\n"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_from_the_start_are_no_failure(closed: str) -> None:
+    line = f'exec "$0" -m millgate serve --set engines=[] {closed}'  # speaks to stderr alone
+    of_serve = subprocess.run(["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False)
+    line = f'exec "$0" -m millgate version {closed}'
+    of_version = subprocess.run(
+        ["sh", "-c", line, sys.executable], capture_output=True, text=True, check=False
+    )
+
+    assert (of_serve.returncode, of_version.returncode) == (2, 0)
+    assert "Traceback" not in of_serve.stderr + of_version.stderr
 
 
 def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:

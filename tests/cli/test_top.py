@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,13 @@ def drawn(state: dict[str, Any], before: dict[str, Any] | None = None, width: in
     console.print(frame("http://gate", state, before, **more))
     console.file.close()
     return console.export_text()
+
+
+def test_a_full_disk_behind_one_frame_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with admin_door() as door, Path("/dev/full").open("w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(CommandError, match="cannot write to stdout: No space left on device"):
+            ask("--once", "--admin", door.url)
 
 
 def test_once_prints_one_frame_without_a_terminal(capsys: Captured) -> None:
@@ -113,6 +121,12 @@ def test_a_provider_whose_breaker_is_open_is_not_up() -> None:
 
     assert re.search(r"p +breaker open", drawn({"engines": [provider]}))
     assert re.search(r"p +up", drawn({"engines": [{**provider, "account": {"breaker_open": False}}]}))
+
+
+def test_a_provider_that_has_refused_is_paused() -> None:
+    account = {"breaker_open": False, "paused_s": 58.4}
+
+    assert re.search(r"p +paused", drawn({"engines": [{"name": "p", "up": True, "account": account}]}))
 
 
 def test_live_sessions_stand_in_a_line_where_there_are_any() -> None:

@@ -72,6 +72,14 @@ def test_a_client_s_own_id_finds_its_refusal_and_json_is_one_line(capsys: Captur
         (["nobody"], "nobody: no decision is kept under this id", ExitCode.FAILURE),
         (["x" * 129], "id: give a request id or an attempt's number, at most 128", ExitCode.FAILURE),
         (["1", "--admin", "ftp://x"], "--admin: 'ftp://x' is not an address", ExitCode.USAGE),
+        (
+            ["1", "--admin", "http://127.0.0.1:99999"],
+            "--admin: 'http://127.0.0.1:99999' has no",
+            ExitCode.USAGE,
+        ),
+        (["1", "--admin", "http://[::1"], "--admin: Invalid IPv6 URL", ExitCode.USAGE),
+        (["1", "--admin", "http://a b:1"], "--admin: 'http://a b:1' is not an address", ExitCode.USAGE),
+        (["\udcff"], "\udcff: no decision is kept under this id", ExitCode.FAILURE),
         (["1", "--admin", "http://127.0.0.1:1"], "nothing listens at http://127.0.0.1:1", ExitCode.FAILURE),
     ],
 )
@@ -92,4 +100,11 @@ def test_the_token_of_the_environment_is_shown_and_never_told(monkeypatch: pytes
         monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "a-secret-token-of-an-operator")
         ask("1", "--admin", door.url)
 
-    assert "secret" not in str(raised.value)
+        monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "a-secret-token\nof-an-operator")
+        with pytest.raises(
+            CommandError, match="MILLGATE_ADMIN_TOKEN holds what cannot stand in a header"
+        ) as unfit:
+            ask("1", "--admin", door.url)
+
+    assert "MILLGATE_ADMIN_TOKEN" in str(raised.value)
+    assert "secret" not in f"{raised.value} {unfit.value}"

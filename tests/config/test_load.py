@@ -327,6 +327,8 @@ def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
             "lanes.chat.ttft_slo=5s",
             "--set lanes.chat.ttft_slo: lanes: has none named 'chat' (interactive, long_context, throughput)",
         ),
+        ("engines.nosuch.max_inflight=3", "engines: has none named 'nosuch' (none has a name)"),
+        ("engines.None.max_inflight=3", "engines: has none named 'None' (none has a name)"),
         ("lanes.7.ttft_slo=5s", "there are 3 of them, counted from 0"),
         ("port", "--set: 'port' is not path=value"),
         ("listen..port=1", "has an empty part in its path"),
@@ -351,6 +353,9 @@ def test_an_assignment_that_reaches_nothing_is_refused(write: Write, assignment:
         "http://",
         "http://a:99999",
         "http://a?x=1",
+        "http://a b:1",
+        "http://a:1/b c",
+        "http://a:1/\u00e9",
     ],
 )
 def test_an_address_that_is_no_plain_base_address_is_refused_without_showing_a_secret(

@@ -146,9 +146,12 @@ def refused_connections(gate: RecordedGate) -> None:
 
 
 def paused_provider(gate: RecordedGate) -> None:
-    gate.run(5, CALM)
-    gate.shows["millgate_engine_account_paused_seconds", 'engine="provider"'] = "30.0"
-    gate.run(8, CALM)
+    """A provider that refuses the first request after each pause of a minute: between two pauses there is none."""
+    paused, shut = (f"millgate_engine_{name}" for name in ("account_paused_seconds", "breaker_open"))
+    gate.shows[shut, 'engine="provider"'] = "0"
+    for left_s in ("0", *("0", "45.0", "30.0", "15.0") * 9):
+        gate.shows[paused, 'engine="provider"'] = left_s
+        gate.run(SCRAPE_S / 60.0, CALM)
 
 
 def leaking_permits(gate: RecordedGate) -> None:

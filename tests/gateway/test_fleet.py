@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -31,6 +31,7 @@ class Plant:
     gateway: Gateway
     engines: list[FakeEngine]
     proxies: list[FaultProxy]
+    core: Settings
 
     async def ask(
         self, body: bytes = chat(), path: bytes = b"/v1/chat/completions", method: bytes = b"POST"
@@ -91,7 +92,7 @@ async def plant(
     gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(engines=addresses, port=0))
     await gateway.start()
     try:
-        yield Plant(gateway, engines, proxies)
+        yield Plant(gateway, engines, proxies, core)
     finally:
         await gateway.stop()
         for proxy in proxies:
@@ -273,10 +274,13 @@ def test_a_lone_engine_that_fails_every_request_is_told_although_its_page_is_goo
             assert stand.gateway.views.live is not None
             said = stand.gateway.views.live.page_model.verdict()
             assert said.level is Level.WARNED
-            assert said.text == "Engines fail requests; a: 5 requests in a row failed: status 500"
+            assert said.text == (
+                "Engines fail requests; 100 % failed on engines; a: 5 requests in a row failed: status 500"
+            )
             stand.engines[0].script = answer_whole
             assert (await stand.ask()).status == 200
-            assert stand.gateway.views.live.page_model.verdict().text == "Calm"
+            said = stand.gateway.views.live.page_model.verdict()
+            assert said.text == "Engines fail requests; 83 % failed on engines"
 
     run(body())
 
@@ -317,6 +321,28 @@ def test_a_single_engine_is_down_no_longer_than_it_is_away() -> None:
             await stand.revive(0)
             await until(lambda: stand.up == [True])
             assert (await stand.ask()).status == 200
+            await stand.settled()
+
+    run(body())
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_an_engine_that_was_down_takes_work_as_soon_as_a_reload_names_where_it_is() -> None:
+    async def body() -> None:
+        async with plant(1) as stand:
+            told: list[tuple[str, Stance]] = []
+            stand.gateway.fleet.on_turn = lambda standing: told.append((standing.name, standing.stance))
+            await stand.kill(0)
+            await until(lambda: stand.up == [False])
+            settings = stand.gateway.settings
+            moved = replace(settings.engines[0], port=stand.engines[0].port)
+            await stand.gateway.adopt(replace(settings, engines=(moved,)), stand.core)
+            assert (stand.up, stand.stances) == ([True], [Stance.UP])
+            assert (await stand.ask()).status == 200
+            wrong = replace(moved, port=stand.proxies[0].port, is_up=False)
+            await stand.gateway.adopt(replace(settings, engines=(wrong,)), stand.core)
+            assert (stand.up, stand.stances) == ([False], [Stance.DOWN])
+            assert told == [("a", Stance.DOWN), ("a", Stance.UP), ("a", Stance.DOWN)]
             await stand.settled()
 
     run(body())

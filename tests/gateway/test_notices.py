@@ -138,6 +138,18 @@ def test_an_engine_that_goes_down_and_comes_up_is_a_line_each() -> None:
     ]
 
 
+def test_a_watch_that_begins_is_a_line_only_where_its_engine_stands_otherwise_than_told() -> None:
+    log = Turning()
+    log.turn(Stance.UP, 0.0)
+    log.turn(Stance.DOWN, 10.0)
+    log.turn(Stance.DOWN, 11.0)
+    log.turn(Stance.UP, 12.5)
+    assert log.lines == [
+        ("engine down", {"engine": "gpu-0", "why": "its health page does not answer: connect"}),
+        ("engine up", {"engine": "gpu-0", "down_s": 2.5}),
+    ]
+
+
 def test_an_engine_that_flutters_is_a_few_lines_and_the_last_one_is_how_it_stands() -> None:
     log = Turning()
     for turn in range(101):

@@ -239,6 +239,21 @@ def test_an_engine_is_verified_by_its_name_and_authority(authority: Authority, s
     run(body())
 
 
+def test_an_engine_whose_certificate_is_refused_is_said_to_be_that_and_not_to_be_away(
+    authority: Authority, stranger: Authority
+) -> None:
+    async def body() -> None:
+        context = listener_context(authority.files("engine.test"))
+        async with secure_engine(context, TlsFiles(authorities=stranger.path)) as stand:
+            for _ in range(3):
+                assert (await stand.ask(chat())).status == 502
+            (standing,) = stand.gateway.fleet.standings
+            assert "connect (cannot connect to 127.0.0.1" in standing.failing
+            assert "certificate verify failed" in standing.failing
+
+    run(body())
+
+
 def test_an_engine_is_shown_our_certificate_and_asked_for_its_name(authority: Authority) -> None:
     async def body() -> None:
         names: list[str | None] = []

@@ -8,6 +8,7 @@ import typer
 
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.settings import flag, load_or_fail
+from millgate.config.values import check_url
 
 AdminOption = Annotated[
     str | None,
@@ -34,9 +35,10 @@ class AdminDoor:
         self.loaded = loaded = load_or_fail(config, assignments, (), instead)
         admin, token = loaded.config.admin, loaded.admin_token
         self.url = (url or _listening(admin.host, admin.port)).rstrip("/")
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise CommandError(f"--admin: {url!r} is not an address: write http://host:port", ExitCode.USAGE)
+        try:
+            check_url(self.url)
+        except ValueError as error:
+            raise CommandError(f"--admin: {error}", ExitCode.USAGE) from None
         self._headers = {} if token is None else {"authorization": f"Bearer {token.get_secret_value()}"}
 
     def get(self, path: str) -> tuple[int, Any]:
@@ -49,6 +51,13 @@ class AdminDoor:
     def post(self, path: str, content: Any) -> tuple[int, Any]:
         """Return the same for this path, asked with this content as JSON."""
         return self._ask("POST", path, content)
+
+    def complaint(self, status: int, answer: Any) -> CommandError:
+        """Return the error for an answer that is none: what the gate said, where a token goes, and which door this may be."""
+        said = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
+        variable = self.loaded.config.admin.token_env
+        advice = {401: f"; put the token of its admin door into {variable}", 404: "; is this its admin door?"}
+        return CommandError(f"{self.url} answered {status}: {said}{advice.get(status, '')}")
 
     def _ask(self, method: str, path: str, content: Any) -> tuple[int, Any]:
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -73,12 +82,6 @@ class AdminDoor:
             raise CommandError(f"{self.url} does not answer as a gate: {type(error).__name__}") from None
         finally:
             connection.close()
-
-
-def complaint(url: str, status: int, answer: Any) -> CommandError:
-    """Return the error for an answer that is none: what the gate said, and where a token goes."""
-    said = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
-    return CommandError(f"{url} answered {status}: {said}")
 
 
 def _listening(host: str, port: int) -> str:

@@ -55,7 +55,9 @@ class Running(NamedTuple):
             engines=[
                 (
                     engine.name,
-                    door_url(engine.host, engine.port, secure=engine.ssl is not None) + engine.base_path,
+                    door_url(engine.host, engine.port, secure=engine.ssl is not None) + engine.base_path
+                    if engine.host
+                    else "",
                 )
                 for engine in settings.engines
             ],
@@ -131,7 +133,7 @@ def _addresses(running: Running) -> Iterator[str]:
     if running.workers > 1:
         yield f"  workers    {running.workers}"
     for name, url in running.engines:
-        yield f"  engine     {name} at {url}{running.engine_note}"
+        yield f"  engine     {name} at {url or 'no address yet'}{running.engine_note}"
 
 
 def _table(choices: Sequence["ChosenNumber"], columns: int) -> Iterator[str]:

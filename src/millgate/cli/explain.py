@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from millgate.cli.asking import AdminDoor, AdminOption, SilentError, complaint
+from millgate.cli.asking import AdminDoor, AdminOption, SilentError
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.output import people, print_json, print_line
 from millgate.cli.settings import FileOption, SetOption
@@ -49,7 +49,7 @@ def explain(
         )
         status, answer = _ANSWERED, decide_on_empty(door.loaded, description)
     if status != _ANSWERED:
-        raise complaint(door.url, status, answer)
+        raise door.complaint(status, answer)
     if as_json:
         print_json(answer)
         return
@@ -121,9 +121,6 @@ def _flat(answer: Answer, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{name}", round(value, 4) if isinstance(value, float) else value
 
 
-_UNKNOWN = 404
-
-
 def why(
     wanted: Annotated[
         str,
@@ -140,11 +137,11 @@ def why(
 ) -> None:
     """Say what was decided about a request and why, newest attempt first. Exit code 1 when nothing is kept of it."""
     door = AdminDoor(admin, config, assignments)
-    status, answer = door.get(f"/api/why?id={quote(wanted, safe='')}")
-    if status == _UNKNOWN and isinstance(answer, dict):
-        raise CommandError(f"{wanted}: {answer.get('error', {}).get('message', 'unknown')}")
+    status, answer = door.get(f"/api/why?id={quote(wanted, safe='', errors='surrogateescape')}")
+    if isinstance(answer, dict) and answer.get("error", {}).get("code") == "not_found":
+        raise CommandError(f"{wanted}: {answer['error']['message']}")
     if status != _ANSWERED:
-        raise complaint(door.url, status, answer)
+        raise door.complaint(status, answer)
     if as_json:
         print_json(answer)
         return

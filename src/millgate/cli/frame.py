@@ -139,7 +139,8 @@ def _gauges(engine: State) -> str:
 
 
 def _stance(engine: State) -> Text:
-    trouble = "breaker open" if (engine.get("account") or {}).get("breaker_open") else ""
+    account = engine.get("account") or {}
+    trouble = "breaker open" if account.get("breaker_open") else "paused" if account.get("paused_s") else ""
     return Text(trouble or "up", "red" if trouble else "green") if engine.get("up") else Text("down", "red")
 
 

@@ -1,5 +1,7 @@
 """The `millgate` command. Only typer is imported here; the module of a command is imported when it is asked for."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
@@ -30,6 +32,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "sim": ("sim", "sim_app"),
 }
 """Every command in the order of the help: its module in this room, and there its function or its own commands."""
+_CONFIGURED: Final = frozenset({"run", "serve", "extproc", "check", "explain", "why", "top", "sim"})
+"""Those that read a configuration whatever is asked of them."""
 
 
 def version() -> None:
@@ -93,6 +97,11 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
     except CommandError as error:
         print_error(str(error), as_json=speaks_json(arguments))
         return error.code
+    except (
+        UnicodeError
+    ) as error:  # an argument in another encoding than the terminal's, or a host that is no name
+        print_error(f"an argument cannot be used: {error}", as_json=speaks_json(arguments))
+        return ExitCode.USAGE
     except typer.Exit as error:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -103,7 +112,16 @@ def _carry_out(arguments: Sequence[str]) -> int:
     # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
     asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
-        result = command_line(asked or COMMANDS)(list(arguments), standalone_mode=False)
+        command = command_line(asked or COMMANDS)
+        if (
+            asked and asked[0] in _CONFIGURED
+        ):  # here, where an interrupt is heard: pydantic loses it while it builds a schema
+            import_module("millgate.config.schema")
+        if (
+            signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        ):  # by `__main__`; from now on there is something to tidy up
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        result = command(list(arguments), standalone_mode=False)
     except ModuleNotFoundError as error:
         raise missing_extra(error, "".join(asked)) or error from None
     return result if isinstance(result, int) else ExitCode.OK
@@ -111,6 +129,8 @@ def _carry_out(arguments: Sequence[str]) -> int:
 
 def run() -> NoReturn:
     """Run this process's command line and end the process with its exit code."""
+    # A stream that is closed from the start is None; its descriptor would go to the first socket.
+    sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115, PTH123
     arguments = sys.argv[1:]
     if speaks_json(arguments):
         from millgate.cli.json_stderr import take_over

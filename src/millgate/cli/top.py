@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from millgate.cli.asking import AdminDoor, AdminOption, complaint
+from millgate.cli.asking import AdminDoor, AdminOption
 from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.output import PLAIN_WIDTH
+from millgate.cli.output import PLAIN_WIDTH, print_line
 from millgate.cli.settings import FileOption, SetOption
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def top(
     before = _state(door)
     if once:
         time.sleep(_FIRST_S)
-        console.print(frame(door.url, _state(door), before))
+        with console.capture() as drawn:
+            console.print(frame(door.url, _state(door), before))
+        print_line(drawn.get().rstrip("\n"))
         return
     if not console.is_terminal:
         raise CommandError("top draws on a terminal; print one frame with --once", ExitCode.USAGE)
@@ -54,7 +56,7 @@ def top(
 def _state(door: AdminDoor) -> dict[str, Any]:
     status, answer = door.get("/api/state")
     if status != _OK or not isinstance(answer, dict) or "lanes" not in answer:
-        raise complaint(door.url, status, answer)
+        raise door.complaint(status, answer)
     return answer
 
 

@@ -70,6 +70,8 @@ class SecretsReader:
         if token and len(token) < _SHORTEST_ADMIN_TOKEN:
             message = f"the token in {self._config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
             raise self._error(("admin", "token_env"), message)
+        if message := _unfit(self._config.admin.token_env, token):
+            raise self._error(("admin", "token_env"), message)
         return SecretStr(token) if token else None
 
     def line_token(self) -> SecretStr | None:
@@ -147,8 +149,7 @@ class SecretsReader:
             if not value:
                 message = f"the environment variable {engine.api_key_env} is not set"
                 problems.append(Problem(_place(path, self._places), path, message))
-            elif not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SECRET):
-                message = f"the environment variable {engine.api_key_env} holds what cannot stand in a header"
+            elif message := _unfit(engine.api_key_env, value):
                 problems.append(Problem(_place(path, self._places), path, message))
             else:
                 keys[engine.name] = SecretStr(value.strip())
@@ -158,6 +159,12 @@ class SecretsReader:
 
     def _error(self, path: SettingPath, message: str) -> ConfigError:
         return ConfigError(Problem(_place(path, self._places), path, message))
+
+
+def _unfit(variable: str, secret: str) -> str:
+    """Say that this variable's secret cannot stand in a header; nothing where it can."""
+    fits = secret.isascii() and secret.isprintable() and len(secret) <= _LONGEST_SECRET
+    return "" if fits else f"the environment variable {variable} holds what cannot stand in a header"
 
 
 def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:

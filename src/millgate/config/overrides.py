@@ -122,7 +122,7 @@ def _indexes(items: list[Any], key: str | int, override: Override, done: Setting
         if key == len(items):
             items.append(None)
         return [key]
-    names = [str(item.get("name")) if isinstance(item, dict) else "" for item in items]
+    names = [str(item.get("name") or "") if isinstance(item, dict) else "" for item in items]
     found = [index for index, name in enumerate(names) if name.lower() == key.lower()]
     if not found:
         known = ", ".join(name for name in names if name) or "none has a name"

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from millgate.config import units
 
+# What can stand in a request line; a name in another alphabet is written in Punycode.
+_PLAIN = re.compile(r"[!-~]+")
 _NO_MOMENT = "must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
 
 
@@ -24,7 +26,7 @@ def check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise ValueError("carries credentials: they never stand in a configuration")
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not parts.hostname or not _PLAIN.fullmatch(url):
         raise ValueError(f"{url!r} is not an address: write http://host:port")
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} carries a query or a fragment: give the base address alone")

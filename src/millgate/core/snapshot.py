@@ -199,7 +199,8 @@ class LaneSnapshot:
     hints_broken: int = 0
 
 
-class AccountReading(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AccountReading:
     """A provider's account as it is reckoned here, and the breaker before it.
 
     `left_share` is the least that is left of any of its limits, as a share of the burst (negative in debt, 1 without limits);

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millgate.cluster.contract import Store
-from millgate.core.events import Draining, EngineDown
+from millgate.core.events import Draining
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
 from millgate.gateway.cluster import Membership, open_store
@@ -215,9 +215,7 @@ class Gateway:
             self.extproc.adopt(found, self._fleet.routes)
         self._reroute()
         self.driver.reconfigure(core)
-        for each in settings.engines:
-            if not each.is_up:  # one that has come back while it ends old work is known to the core as it was
-                self.driver.post(EngineDown(each.name))
+        self._fleet.tell()
         engines = [each.name for each in settings.engines]
         self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
         return _fixed(before, settings)

@@ -122,6 +122,11 @@ class Fleet:
         self._driver.post(Tick())
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
+    def tell(self) -> None:
+        """Say to the core how each engine stands: it knows one that has moved, or has come back, as it was before."""
+        for engine in self._engines.values():
+            self._driver.post(engine.check.told)
+
     def look(self) -> None:
         """Read every engine's gauges soon, and once more after that."""
         for engine in self._engines.values():

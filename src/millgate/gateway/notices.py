@@ -130,10 +130,12 @@ class EngineNotices:
         self._engines: dict[str, _Turns] = {}
 
     def turned(self, standing: EngineStanding) -> None:
-        """An engine has gone down, or is up again."""
+        """An engine has gone down, is up again, or stands so when its watch begins."""
         turns = self._engines.setdefault(standing.name, _Turns())
         if len(self._engines) > MOST_KINDS:  # engines come and go; the longest known has gone
             del self._engines[next(iter(self._engines))]
+        if standing.stance is turns.told and not turns.untold:
+            return  # a watch that begins says nothing new
         if standing.stance is Stance.DOWN:
             turns.down_since = standing.since
         turns.standing = standing

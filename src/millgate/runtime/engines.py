@@ -36,11 +36,12 @@ _GOOD = (200,)
 
 
 class Fetched(NamedTuple):
-    """What came of a page: its body where that is whole and wanted, its status (0: none came), and how it failed."""
+    """What came of a page: its body where that is whole and wanted, its status (0: none came), and how it failed, `detail` in words."""
 
     body: bytes | None = None
     status: int = 0
     failure: FailureKind | None = None
+    detail: str = ""
 
 
 class _Page:
@@ -75,8 +76,8 @@ class _Page:
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Say that there is no page, and why."""
-        del sent, detail
-        self._done(Fetched(None, self._status, kind))
+        del sent
+        self._done(Fetched(None, self._status, kind, detail))
 
     def on_raised(self) -> None:
         """Say that there is no page, unless saying so is what has failed."""

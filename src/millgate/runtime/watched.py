@@ -46,9 +46,10 @@ class HealthCheck:
         self._pages = pages
         self._driver = driver
         self._alone = alone
-        self._told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
+        self.told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
+        """What the core was told last."""
         self.on_turn: Callable[[EngineStanding], None] | None = None
-        """Told when the engine has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
+        """Told how it stands at the start, when it has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
         self.is_shut: Callable[[], bool] | None = None
         """Says whether the breaker of a provider's account is open; asked at each look."""
         self._was_shut = False
@@ -73,8 +74,10 @@ class HealthCheck:
         pool.ear = self
 
     def start(self) -> None:
-        """Begin to look, at once."""
+        """Begin to look, at once; what stood for this engine before may have been told otherwise."""
         self._running = True
+        if self.on_turn is not None:
+            self.on_turn(self.standing)
         self._look()
 
     def stop(self) -> None:
@@ -112,10 +115,10 @@ class HealthCheck:
         else:
             self._failed(f"status {status}")
 
-    def failed(self, kind: FailureKind, heard_before: int) -> None:
+    def failed(self, kind: FailureKind, heard_before: int, detail: str) -> None:
         """A request failed, unless it was only our own time that ran out while others were answered."""
         if kind is not FailureKind.TIMEOUT or self.heard == heard_before:
-            self._failed(kind.value)
+            self._failed(f"{kind.value} ({detail})")
 
     def _failed(self, why: str) -> None:
         self.health.failed(why, self._now(), alone=self._alone())
@@ -160,7 +163,7 @@ class HealthCheck:
             self.unreachable = False
         elif page.failure is not None:
             refused = page.failure is FailureKind.CONNECT
-            why = f"its health page does not answer: {page.failure.value}"
+            why = f"its health page does not answer: {page.failure.value} ({page.detail})"
             self._looked(why, silent=True, refused=refused)
 
     def _looked(self, complaint: str | None, *, silent: bool = False, refused: bool = False) -> None:
@@ -178,8 +181,8 @@ class HealthCheck:
         self.anxious = health.anxious
         trial = health.stance is Stance.TRIAL
         told = EngineUp(self.engine, trial) if health.takes_work else EngineDown(self.engine)
-        if again or told != self._told:
-            self._told = told
+        if again or told != self.told:
+            self.told = told
             self._driver.post(told)
         is_up = health.stance is Stance.UP and not self._was_shut
         if is_up is not self._is_up and health.stance is not Stance.TRIAL:

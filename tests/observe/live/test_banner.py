@@ -36,6 +36,25 @@ def test_a_lone_engine_that_fails_its_requests_is_not_calm() -> None:
     assert (busy.level, busy.text) == (Level.WARNED, f"Busy: engines full, nothing waits; {failing}")
 
 
+def test_engines_that_fail_a_part_of_the_requests_are_not_calm_either() -> None:
+    said = banner(replace(CALM, failed=40))
+    overloaded = banner(replace(CALM, failed=40, refused={Reason.TOO_LATE: 10}, refusing_since=NOW - 3.0))
+
+    assert (said.level, said.text) == (Level.WARNED, "Engines fail requests; 40 % failed on engines")
+    assert overloaded.text.endswith("3 of 64 streams in use; 40 % failed on engines")
+    assert banner(replace(CALM, failed=5)).text == "Calm"
+    assert banner(replace(CALM, arrived=0, failed=2)).text == "Engines fail requests; 100 % failed on engines"
+
+
+def test_an_engine_whose_provider_has_refused_is_named_before_what_follows_from_it() -> None:
+    paused = "hosted gets nothing for 58 s, its provider has refused"
+    refused = {Reason.TOO_LATE: 30}
+    overloaded = banner(replace(CALM, paused=paused, failed=10, refused=refused, refusing_since=NOW - 3.0))
+
+    assert banner(replace(CALM, paused=paused)).text == f"Calm; {paused}"
+    assert overloaded.text.endswith(f"3 of 64 streams in use; {paused}; 10 % failed on engines")
+
+
 def test_what_waits_is_busy_and_names_the_lane_nearest_to_its_deadline() -> None:
     lanes = (LaneWait("interactive", 4, 1.2, 10.0), LaneWait("throughput", 40, 5.0, 60.0))
 

@@ -1,17 +1,26 @@
 """The picture shows the snapshot's own numbers, and what a newcomer would be told."""
 
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
 
 from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
 from millgate.core.settings import EngineSettings
-from millgate.core.snapshot import Alarm, AlarmSignal, PoolSnapshot, Snapshot, TenantSnapshot
+from millgate.core.snapshot import (
+    AccountReading,
+    Alarm,
+    AlarmSignal,
+    EngineSnapshot,
+    PoolSnapshot,
+    Snapshot,
+    TenantSnapshot,
+)
 from millgate.core.words import KvTransfer, Role
 from millgate.observe.live.banner import Level, seconds
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel
-from millgate.observe.live.picture import SessionsPicture
+from millgate.observe.live.picture import Picture, SessionsPicture
 from millgate.observe.live.recent import DecisionFilter
 from observe.live.rooms import EPOCH, Room
 
@@ -222,6 +231,28 @@ def test_a_frame_has_few_decisions_and_a_question_may_have_more() -> None:
 
     assert len(room.page_model.paint().decisions) == MOST_ROWS
     assert len(room.page_model.decisions(90, DecisionFilter())) == 90
+
+
+def test_the_page_reads_every_record_of_a_picture_by_its_names() -> None:
+    """JSON has a tuple with names as a bare list: the state of a provider's account was one, and the page never showed it."""
+    records: set[type] = set()
+
+    def walk(hint: object) -> None:
+        for part in get_args(hint):
+            walk(part)
+        if (
+            isinstance(hint, type)
+            and hint not in records
+            and (is_dataclass(hint) or hasattr(hint, "_fields"))
+        ):
+            records.add(hint)
+            for field in get_type_hints(hint).values():
+                walk(field)
+
+    walk(Picture)
+
+    assert {AccountReading, EngineSnapshot, SessionsPicture} <= records
+    assert [record for record in records if not is_dataclass(record)] == []
 
 
 def test_painting_changes_nothing() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from millgate.core.events import Finished
 from millgate.core.words import Reason
-from millgate.observe.live.decision_history import arrived_between, rates_between, refused_between
+from millgate.observe.live.decision_history import happened_between, rates_between
 from observe.live.rooms import Room
 
 
@@ -24,8 +24,8 @@ def test_rates_are_what_happened_over_the_time_that_passed() -> None:
     assert rates.yielded == {"saturated": pytest.approx(0.25)}
     assert rates_between(before, after, "interactive").yielded == {}
     assert rates_between(before, after, "throughput").arrived == 0.25
-    assert refused_between(before, after) == {Reason.SATURATED: 1}
-    assert arrived_between(before, after) == 1
+    happened = happened_between(before, after)
+    assert (happened[Reason.SATURATED], happened[Reason.QUOTA], happened["arrived"]) == (1, 0, 1)
 
 
 def test_no_time_is_no_rate() -> None:
@@ -43,4 +43,4 @@ def test_a_lane_that_is_gone_makes_no_negative_rate() -> None:
 
     rates = rates_between(before, after)
     assert (rates.arrived, rates.admitted, rates.yielded) == (0.0, 0.0, {})
-    assert (refused_between(before, after), arrived_between(before, after)) == ({}, 0)
+    assert happened_between(before, after) == {}

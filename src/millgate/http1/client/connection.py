@@ -197,7 +197,7 @@ class UpstreamCall:
             receiver = self._close()
             try:
                 if self._ear is not None:
-                    self._ear.failed(kind, self._heard_before)
+                    self._ear.failed(kind, self._heard_before, detail)
                 receiver.on_failed(kind, self.sent, detail)
             except Exception as error:  # noqa: BLE001 - as in `end`
                 self.raised(receiver, error)

@@ -70,8 +70,8 @@ class Ear(Protocol):
     def complained(self, status: int) -> None:
         """A request was answered with a status that may be the engine's fault."""
 
-    def failed(self, kind: FailureKind, heard_before: int) -> None:
-        """There is no whole answer to a request; `heard_before` is what `heard` was when it was sent."""
+    def failed(self, kind: FailureKind, heard_before: int, detail: str) -> None:
+        """There is no whole answer to a request, `detail` says why; `heard_before` is what `heard` was when it was sent."""
 
 
 class Call(Protocol):

@@ -49,6 +49,10 @@ def percent(share: float) -> str:
     return "under 1 %" if 0.0 < share < 0.005 else f"{100 * share:.0f} %"
 
 
+FAILED_SHARE: Final = 0.05
+"""Of the attempts of the last seconds; the alert `MillgateEngineFailures` has the same bound."""
+
+
 class Level(StrEnum):
     """How bad it is, from calm to down; the page shows each by its own colour and its own shape."""
 
@@ -75,8 +79,9 @@ class Situation:
 
     `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
     seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
-    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster` and `failing` say
-    in words what is wrong with the cluster, and which engines fail requests.
+    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`, `failing` and `paused` say
+    in words what is wrong with the cluster, which engines fail requests, and which get none because their provider has refused;
+    `failed` counts the attempts of the last seconds that engines failed.
     """
 
     now: float
@@ -94,6 +99,8 @@ class Situation:
     draining: bool = False
     cluster: str = ""
     failing: str = ""
+    failed: int = 0
+    paused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +123,9 @@ def banner(situation: Situation) -> Banner:
         since = _since(situation.warned_since, situation.now)
         return Banner(Level.WARNED, f"Overload is coming, seen {since}: {situation.warning}")
     text = _busy(situation)
-    level = Level.WARNED if situation.cluster or situation.failing else Level.BUSY if text else Level.CALM
-    head = "Engines fail requests" if situation.failing else "Calm"
+    fails = situation.failing or _failed(situation)
+    level = Level.WARNED if situation.cluster or fails else Level.BUSY if text else Level.CALM
+    head = "Engines fail requests" if fails else "Calm"
     parts = [text or head, *_rules(situation), *_down(situation)]
     return Banner(level, "; ".join(parts))
 
@@ -177,7 +185,14 @@ def _down(situation: Situation) -> list[str]:
     """Say what is broken: engines that are down or fail, and the cluster."""
     down = situation.engines - situation.engines_up
     said = f"{down} of {situation.engines} engines down" if down else ""
-    return [part for part in (said, situation.failing, situation.cluster) if part]
+    parts = (said, situation.paused, _failed(situation), situation.failing, situation.cluster)
+    return [part for part in parts if part]
+
+
+def _failed(situation: Situation) -> str:
+    """Say which share engines have failed, if that is more than one fails by chance."""
+    share = situation.failed / max(situation.arrived, situation.failed, 1)
+    return f"{percent(share)} failed on engines" if share > FAILED_SHARE else ""
 
 
 def _hints(shortest_s: float, longest_s: float) -> str:

@@ -4,7 +4,7 @@ It is looked after at the beats of the accounting; every five seconds it reads a
 in the middle of an overload could not say what came before.
 """
 
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -31,34 +31,27 @@ class Rates:
 def rates_between(before: Snapshot, after: Snapshot, lane: str | None = None) -> Rates:
     """Return what became of attempts from one snapshot to a later one, in this lane or in all."""
     over_s = after.now - before.now
-    happened = _counts(after, lane)
-    happened.subtract(_counts(before, lane))
-    # A lane that a new configuration has dropped takes its counts with it: that is no negative rate.
-    per_s = {word: max(0, count) / over_s if over_s > 0.0 else 0.0 for word, count in happened.items()}
+    happened = happened_between(before, after, lane)
+    per_s = defaultdict(float, {word: n / over_s for word, n in happened.items() if over_s > 0.0})
     return Rates(
         over_s=over_s,
         arrived=per_s["arrived"],
         admitted=per_s["admitted"],
-        good=per_s.get(Outcome.GOOD, 0.0),
-        late=per_s.get(Outcome.LATE, 0.0),
-        client_gone=per_s.get(Outcome.CLIENT_GONE, 0.0),
-        engine_failed=per_s.get(Outcome.ENGINE_FAILED, 0.0),
-        bad_request=per_s.get(Outcome.BAD_REQUEST, 0.0),
-        yielded={reason.value: per_s[reason] for reason in Reason if per_s.get(reason)},
+        good=per_s[Outcome.GOOD],
+        late=per_s[Outcome.LATE],
+        client_gone=per_s[Outcome.CLIENT_GONE],
+        engine_failed=per_s[Outcome.ENGINE_FAILED],
+        bad_request=per_s[Outcome.BAD_REQUEST],
+        yielded={reason.value: per_s[reason] for reason in Reason if per_s[reason]},
     )
 
 
-def refused_between(before: Snapshot, after: Snapshot) -> dict[Reason, int]:
-    """Return how many attempts were refused from one snapshot to a later one, by reason, zeros left out."""
-    happened = _counts(after, None)
-    happened.subtract(_counts(before, None))
-    return {reason: happened[reason] for reason in Reason if happened[reason] > 0}
+def happened_between(before: Snapshot, after: Snapshot, lane: str | None = None) -> Counter[str]:
+    """Return how many attempts arrived, were admitted, were refused by reason and ended by outcome, in this lane or in all.
 
-
-def arrived_between(before: Snapshot, after: Snapshot) -> int:
-    """Return how many attempts arrived from one snapshot to a later one."""
-    arrived = sum([lane.arrived for lane in after.lanes]) - sum([lane.arrived for lane in before.lanes])
-    return max(0, arrived)
+    A lane that a new configuration has dropped takes its counts with it: that is nothing negative.
+    """
+    return _counts(after, lane) - _counts(before, lane)
 
 
 def _counts(snapshot: Snapshot, lane: str | None) -> Counter[str]:

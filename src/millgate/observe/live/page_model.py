@@ -24,6 +24,7 @@ from millgate.core.snapshot import (
     Snapshot,
     WarningReading,
 )
+from millgate.core.words import Outcome, Reason
 from millgate.instruments.objectives import quantile
 from millgate.observe.live import picture
 from millgate.observe.live.banner import REFUSED_BECAUSE, Banner, LaneWait, Situation, banner, seconds
@@ -31,9 +32,8 @@ from millgate.observe.live.decision_history import (
     EVERY_S,
     DecisionHistory,
     HistoryPoint,
-    arrived_between,
+    happened_between,
     rates_between,
-    refused_between,
 )
 from millgate.observe.live.feed import LiveFeed
 from millgate.observe.live.picture import Picture
@@ -181,6 +181,7 @@ class PageModel:
 
     def _banner(self, instant: _Instant, lanes: tuple[picture.LanePicture, ...]) -> Banner:
         snapshot, refusals, epoch = instant.now, self.observers.refusals, instant.epoch
+        happened = happened_between(instant.before, snapshot)
         alarms = [alarm for pool in snapshot.pools for alarm in pool.alarms]
         first = min(alarms, key=lambda alarm: alarm.since, default=None)
         up = [engine for engine in snapshot.engines if engine.up and not engine.is_shut]
@@ -193,8 +194,8 @@ class PageModel:
             engines=len(snapshot.engines),
             running=sum([engine.running for engine in up if engine.takes_requests]),
             limit=_stream_limit(snapshot),
-            arrived=arrived_between(instant.before, snapshot),
-            refused=refused_between(instant.before, snapshot),
+            arrived=happened["arrived"],
+            refused={reason: happened[reason] for reason in Reason if happened[reason]},
             refusing_since=epoch + refusals.refusing_since if refusals.is_refusing(snapshot.now) else None,
             hints_s=refusals.hints(snapshot.now),
             warning=first.words if first else "",
@@ -202,6 +203,14 @@ class PageModel:
             draining=snapshot.draining,
             cluster=self.cluster(),
             failing=self.failing(),
+            failed=happened[Outcome.ENGINE_FAILED],
+            paused="; ".join(
+                [
+                    f"{each.name} gets nothing for {seconds(each.account.paused_s)}, its provider has refused"
+                    for each in up
+                    if each.account is not None and each.account.paused_s > 0.0
+                ]
+            ),
         )
         return banner(situation)
 

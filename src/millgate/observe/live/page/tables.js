@@ -123,7 +123,8 @@ function setEngineName(cell, seen) {
     cell.textContent = "";
     cell.append(make("span", "state"), make("span", "", seen.name), make("span", "up-down"));
   }
-  const trouble = !seen.up ? "down" : seen.account?.breaker_open ? "breaker open" : "";
+  const account = seen.account;
+  const trouble = !seen.up ? "down" : account?.breaker_open ? "breaker open" : account?.paused_s ? "paused" : "";
   cell.children[0].classList.toggle("down", trouble !== "");
   const role = seen.role === "unified" ? "" : seen.role;
   cell.children[2].classList.toggle("alarming", trouble !== "");

@@ -97,9 +97,8 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
     except CommandError as error:
         print_error(str(error), as_json=speaks_json(arguments))
         return error.code
-    except (
-        UnicodeError
-    ) as error:  # an argument in another encoding than the terminal's, or a host that is no name
+    except UnicodeError as error:
+        # In another encoding than the terminal's, or a host that is no name.
         print_error(f"an argument cannot be used: {error}", as_json=speaks_json(arguments))
         return ExitCode.USAGE
     except typer.Exit as error:
@@ -113,13 +112,11 @@ def _carry_out(arguments: Sequence[str]) -> int:
     asked = [name for name in arguments[:1] if name in COMMANDS]
     try:
         command = command_line(asked or COMMANDS)
-        if (
-            asked and asked[0] in _CONFIGURED
-        ):  # here, where an interrupt is heard: pydantic loses it while it builds a schema
+        if asked and asked[0] in _CONFIGURED:
+            # Here, where an interrupt is heard: pydantic loses it while it builds a schema.
             import_module("millgate.config.schema")
-        if (
-            signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-        ):  # by `__main__`; from now on there is something to tidy up
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            # By `__main__`; from now on there is something to tidy up.
             signal.signal(signal.SIGINT, signal.default_int_handler)
         result = command(list(arguments), standalone_mode=False)
     except ModuleNotFoundError as error:

@@ -203,6 +203,7 @@ def test_a_second_signal_cuts_a_running_stream_short(commands: list[Command], tm
 def test_an_interrupt_while_a_command_is_imported_ends_it_without_a_traceback(module: str) -> None:
     interrupted = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "class Finder:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name == {module!r}:\n"

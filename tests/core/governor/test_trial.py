@@ -78,3 +78,22 @@ def test_a_new_engine_that_has_not_answered_takes_nothing_before_it_is_up() -> N
     assert gate.reconfigure(lane, 1.0) == ()
     assert [engine.up for engine in gate.snapshot(1.0).engines] == [True, False]
     assert engines_of(gate.handle(EngineUp("unseen"), 2.0)) == ["unseen"] * 2
+
+
+def test_the_next_arrival_is_the_trial_also_where_another_engine_is_cheaper() -> None:
+    """With little to do the cheaper one took every request, and the other was on trial for good."""
+    engines = [
+        EngineSettings("well", 4, prior=steady_prior(1.0)),
+        EngineSettings("ill", 4, prior=steady_prior(2.0)),
+    ]
+    gate = governor(PATIENT, engines=tuple(engines))
+    gate.handle(EngineDown("ill"), 0.0)
+    gate.handle(EngineUp("ill", trial=True), 1.0)
+    assert engines_of([ask(gate, number, 1.0) for number in range(2)]) == ["ill", "well"]
+
+    gate.handle(Finished(0, 100, 100), 3.0)
+    gate.handle(Released(0), 3.0)
+    gate.handle(EngineUp("ill"), 3.0)
+    gate.handle(Finished(1, 100, 100), 4.0)
+    gate.handle(Released(1), 4.0)
+    assert engines_of([ask(gate, 2, 5.0)]) == ["well"]

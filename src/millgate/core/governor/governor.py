@@ -212,6 +212,7 @@ class Governor:
         engine = self._knowledge.engines.by_name.get(event.engine)
         if engine is not None:
             engine.went_up(on_trial=event.trial)
+            self._knowledge.engines.placement.changed(engine)
         return self._turn(event.engine, now, up=True) or tuple(dispatch(self._knowledge, now))
 
     def _engine_down(self, event: events.EngineDown, now: float) -> tuple[Decision, ...]:

@@ -304,7 +304,7 @@ class Placement:
 
 
 def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual: tuple[float, float]) -> None:
-    """Price every engine that has changed, for a request of the usual size; one without any room costs infinity."""
+    """Price every engine that has changed, for a request of the usual size; one without any room costs infinity, and one that is to be tried nothing."""
     prompt_tokens, output_tokens = usual
     for engine in unpriced:
         position, gate, service = engine.position, engine.gate, engine.service
@@ -315,7 +315,9 @@ def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual:
         tpot_s = service.tpot_s(streams + 1)
         slower_s = tpot_s - service.tpot_s(streams)
         engine.cost_floor.moved(streams, unread_s, service.reading_s(1), tpot_s, slower_s)
-        if gate.has_room(1, 1):
+        if engine.on_trial and not engine.is_tried:
+            costs[position] = 0.0  # else it is not tried while another is a little cheaper
+        elif gate.has_room(1, 1):
             ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
             costs[position] = usual_cost(streams, ttft_s, tpot_s, output_tokens)
         else:

@@ -27,9 +27,9 @@ from millgate.servers.extproc.settings import DESTINATION, METADATA
 CHUNK_BYTES: Final = 62_000
 """Most of a body in one message: llm-d-router cuts here, below Envoy's limit of 64 KB for one chunk."""
 NO_BODY, STREAMED, BUFFERED, FULL_DUPLEX = 0, 1, 2, 4
+"""Body modes (envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode)."""
 BY_HEAD: Final = (NO_BODY, STREAMED)
 """Modes in which the head must be answered before anything of a body comes, if any does."""
-"""Body modes (envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode)."""
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 _ATTEMPT: Final = "attempt"
 

@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from gateway.harness import Answer, Asked, Client, FakeEngine, answer, answer_whole, chat, run, until
-from gateway.stand import gating
-from millgate.core.decisions import Decision
-from millgate.core.events import Event, Tick
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings, fleet
 from millgate.observe.live.banner import Level
@@ -414,33 +411,5 @@ def test_a_light_request_goes_to_an_engine_that_is_up_and_to_the_next_when_it_ca
                 await stand.ask(b'{"prompt":"x"}', b"/tokenize")
             assert (await stand.ask(b'{"prompt":"x"}', b"/tokenize")).status == 200
             assert stand.gateway.door.ongoing == 0
-
-    run(body())
-
-
-class _Events:
-    """Keeps every event that a driver has handled."""
-
-    def __init__(self) -> None:
-        self.seen: list[Event] = []
-
-    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
-        self.seen.append(event)
-
-
-def test_time_passes_for_a_gate_before_an_idle_account_of_which_there_is_no_news(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its alarms stood until the next request: an account has no gauges."""
-    monkeypatch.setattr(fleet, "_TICK_S", 0.02)
-
-    async def body() -> None:
-        events = _Events()
-        async with gating(address={"health": None, "metered": True}) as stand:
-            stand.gateway.driver.observers.append(events)
-            await until(lambda: events.seen.count(Tick()) > 2)
-        ticks = events.seen.count(Tick())
-        await asyncio.sleep(0.1)
-        assert events.seen.count(Tick()) == ticks
 
     run(body())

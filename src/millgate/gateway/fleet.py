@@ -1,13 +1,11 @@
 """The engines of a gateway: their connections and their watches, exchanged while requests run."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from millgate.core.events import Tick
 from millgate.gateway.settings import EngineAddress
 from millgate.http1.client import Upstream, UpstreamPool, UpstreamSettings
 from millgate.runtime.adapters import Adapters, AdapterWatch
@@ -23,7 +21,6 @@ from millgate.servers.requests.routes import Bootstrap, EngineRoute
 
 HEALTH = HealthSettings()
 """How engines are looked at; each names its own page, or none."""
-_TICK_S: Final = 1.0
 _UNSEEN = "its health page has not answered yet"
 _NOWHERE = "no address was found for its name"
 
@@ -83,7 +80,6 @@ class Fleet:
         self._clock = clock
         self._settings = settings
         self._started = False
-        self._timer: asyncio.TimerHandle | None = None
         self.on_turn: Callable[[EngineStanding], None] = _untold
         """Told when an engine has gone down, when it is up again, and of failures of one that is alone."""
         self.on_size: Callable[[str, Gauges], None] = _untold
@@ -115,12 +111,6 @@ class Fleet:
         self._started = True
         for engine in self._engines.values():
             engine.start()
-        self._tick()
-
-    def _tick(self) -> None:
-        """Let the core know that time passes: an idle engine without gauges brings no other news, and yet its figures must come to rest."""
-        self._driver.post(Tick())
-        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def tell(self) -> None:
         """Say to the core how each engine stands: it knows one that has moved, or has come back, as it was before."""
@@ -134,8 +124,6 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop watching."""
-        if self._timer is not None:
-            self._timer.cancel()
         for engine in self._engines.values():
             engine.stop()
 

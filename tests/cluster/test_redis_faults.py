@@ -229,10 +229,10 @@ def test_an_operator_who_looks_later_still_reads_that_the_password_is_wrong(star
 
 def test_an_address_of_another_kind_of_redis_is_told(start_redis: Start) -> None:
     place = f"127.0.0.1:{start_redis().port}"
-    nobody = free_port()
+    unused = free_port()
 
     assert _refuses(f"redis+cluster://{place}") == "this Redis is no Cluster: use redis://"
-    assert _refuses(f"redis+cluster://127.0.0.1:{nobody}") == "no node of the Redis Cluster can be reached"
+    assert _refuses(f"redis+cluster://127.0.0.1:{unused}") == "no node of the Redis Cluster can be reached"
     assert _refuses(f"redis+sentinel://{place}/leases") == "this Redis is no Sentinel: use redis://"
     assert _refuses(f"redis://{place}/99") == "Redis has no database of this number"
     assert _refuses("redis://no-such-host.invalid") == "the name of Redis has no address"

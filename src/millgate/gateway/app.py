@@ -190,7 +190,8 @@ class Gateway:
         Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have. OSError changes nothing.
         """
         before = self.settings
-        found = [] if self.extproc is None else await self.extproc.find(settings.engines)
+        extproc = self.extproc
+        found = [] if extproc is None else await extproc.renew(settings.engines, settings.extproc)
         if before.ssl is not None or settings.ssl is not None:
             await self.server.listeners.secure(settings.ssl)
         line = await self._secure_line(settings.line)
@@ -210,9 +211,8 @@ class Gateway:
         self.door.adopt(self.settings.door)
         self.door.entry.replace(settings.callers)
         self._fleet.adopt(settings.engines, settings.upstream)
-        if self.extproc is not None:
-            await self.extproc.secure(settings.extproc)
-            self.extproc.adopt(found, self._fleet.routes)
+        if extproc is not None:
+            extproc.adopt(found, self._fleet.routes)
         self._reroute()
         self.driver.reconfigure(core)
         self._fleet.tell()

@@ -59,16 +59,20 @@ class ExtprocDoor:
             address.host, address.port, address.health_port, address.ssl
         )
 
-    async def secure(self, wanted: ExtprocAddress | None) -> None:
-        """Show Envoys the certificate of this address, if both are over TLS."""
-        if wanted is not None and wanted.ssl is not None and self._address.ssl is not None:
-            await self._server.secure(wanted.ssl)
-
     async def find(self, engines: Sequence[EngineAddress]) -> list[tuple[EngineAddress, str]]:
         """Return each engine with its address, but those that are discovered nowhere; OSError for one that Envoy cannot be told of."""
         placed = [engine for engine in engines if engine.host]
         found = await asyncio.gather(*(_resolved(engine) for engine in placed))
         return list(zip(placed, found, strict=True))
+
+    async def renew(
+        self, engines: Sequence[EngineAddress], wanted: ExtprocAddress | None
+    ) -> list[tuple[EngineAddress, str]]:
+        """Find these engines, then show Envoys the certificate of the `wanted` address, if both are over TLS; an OSError changes nothing."""
+        found = await self.find(engines)
+        if wanted is not None and wanted.ssl is not None and self._address.ssl is not None:
+            await self._server.secure(wanted.ssl)
+        return found
 
     def adopt(self, found: Sequence[tuple[EngineAddress, str]], routes: Sequence[EngineRoute]) -> None:
         """Name these engines to Envoy from now on, at the addresses that were found."""

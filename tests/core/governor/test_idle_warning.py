@@ -1,22 +1,11 @@
 """The scene of a gate that falls idle: nothing comes but the engine's gauges, and the figures come back to calm."""
 
-from collections.abc import Callable
-
-import pytest
-
 from core.governor.asking import ask, gate_of
-from millgate.core.events import EngineSeen, Event, Finished, Released, Tick
+from millgate.core.events import EngineSeen, Finished, Released
 from millgate.core.settings import LaneSettings
 
 
-@pytest.mark.parametrize(
-    "news",
-    [lambda second: EngineSeen("engine", second, running=0, waiting=0), lambda _: Tick()],
-    ids=["gauges", "time alone"],
-)
-def test_the_early_warning_of_a_gate_that_falls_idle_comes_back_to_calm(
-    news: Callable[[float], Event],
-) -> None:
+def test_the_early_warning_of_a_gate_that_falls_idle_comes_back_to_calm() -> None:
     """The page went on to show the load and the backlog of the last request, for as long as none came."""
     gate = gate_of(LaneSettings("lane", deadline_s=30.0), streams=1)
     for attempt in range(80):
@@ -28,7 +17,7 @@ def test_the_early_warning_of_a_gate_that_falls_idle_comes_back_to_calm(
     busy = gate.snapshot(4.0).pools[0]
     assert busy.alarms
     for second in range(5, 65):
-        gate.handle(news(float(second)), float(second))
+        gate.handle(EngineSeen("engine", float(second), running=0, waiting=0), float(second))
 
     pool = gate.snapshot(65.0).pools[0]
     assert (pool.warning.occupancy, pool.warning.backlog_s, pool.alarms) == (0.0, 0.0, ())

@@ -98,7 +98,7 @@ def test_a_new_session_waits_while_turns_of_live_ones_go_on() -> None:
 
 
 def test_a_question_that_turns_keep_out_alone_waits_for_the_first_of_them_to_end() -> None:
-    """Nobody comes back to what runs: what is live is over with it, and long before any lease."""
+    """Their sessions never come back: a context is free when its turn ends, long before any lease."""
     gate = _full()
     (queued,) = gate.handle(_arrival(10, "question", 8), 1.0)
     assert isinstance(queued, Queue)

@@ -68,10 +68,12 @@ def test_what_was_written_for_a_client_that_left_at_once_is_counted_as_wasted() 
         async with standing(writes_five) as stand:
             client = await stand.client()
             client.ask(chat(stream=True))
-            asked = await stand.engine.next()
-            await asyncio.sleep(0.05)
+            await client.head()
+            read = b""
+            while read.count(b"data: ") < 6:
+                read += await client.chunk()
             client.leave()
-            await asked.hung_up()
+            await (await stand.engine.next()).hung_up()
             await stand.settle()
             assert stand.outcomes() == {"client_gone": 1}
             assert stand.gateway.driver.snapshot().wasted_output_tokens == 5

@@ -249,8 +249,6 @@ class Governor:
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
         decisions: list[Decision] = []
-        for pool in knowledge.engines.routes.pools:
-            pool.look(now)
         opened = knowledge.engines.legs.took_room()
         while (number := knowledge.attempts.wakes.pop(now)) is not None:
             attempt = knowledge.attempts.by_number.get(number)

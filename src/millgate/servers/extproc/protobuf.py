@@ -1,6 +1,6 @@
 """Protobuf messages by parts: the bytes of one field written alone, and where those of a field lie.
 
-Bytes that follow each other are merged by whoever reads them as one message
+A reader merges parts of one message that follow each other
 (https://protobuf.dev/programming-guides/encoding/#last-one-wins). So what is the same for many messages is written once.
 """
 

@@ -106,6 +106,7 @@ def test_an_address_without_a_port_is_named(capsys: pytest.CaptureFixture[str]) 
 def test_an_engine_that_envoy_cannot_be_told_of_is_named_and_no_door_of_ours(
     url: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("envoy", reason="needs the extra extproc")
     assert main(["extproc", "--upstream", url, "--port", "0", "--admin-port", "0"]) == ExitCode.PORT_TAKEN
     told = capsys.readouterr().err
     assert complaint in told
@@ -113,6 +114,7 @@ def test_an_engine_that_envoy_cannot_be_told_of_is_named_and_no_door_of_ours(
 
 
 def test_a_taken_port_of_the_processor_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("envoy", reason="needs the extra extproc")
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

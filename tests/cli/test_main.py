@@ -182,6 +182,7 @@ def test_a_taken_port_of_the_line_door_is_not_blamed_on_the_http_door(
 def test_a_typo_in_the_address_of_the_store_is_told_and_quotes_no_password(
     store: str, complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
+    pytest.importorskip("redis", reason="needs the extra redis")
     monkeypatch.setenv("KEY", "00" * 32)
     monkeypatch.setenv("MILLGATE_REDIS_URL", store)
     cluster = ["--set", "cluster.name=two", "--set", "retries.ticket_key_env=KEY"]
@@ -195,6 +196,7 @@ def test_a_typo_in_the_address_of_the_store_is_told_and_quotes_no_password(
 def test_a_missing_file_of_the_store_s_authorities_is_told_at_the_start(
     monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
+    pytest.importorskip("redis", reason="needs the extra redis")
     monkeypatch.setenv("KEY", "00" * 32)
     cluster = ["cluster.store=rediss://cache", "cluster.ca=nowhere.pem", "retries.ticket_key_env=KEY"]
 

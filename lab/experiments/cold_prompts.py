@@ -38,7 +38,10 @@ _SAMPLE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ColdScene:
-    """Equal engines, agents whose mean contexts take `working_set` of the KV tokens, and cold prompts a minute over all engines."""
+    """Equal engines, agents whose mean contexts take `working_set` of the KV tokens, and cold prompts a minute over all engines.
+
+    With `named` 0 no agent names its session: its turns are known by the prompts that they go on from.
+    """
 
     engines: int = 8
     profile: str = "llama3-70b_h100_tp8"
@@ -46,6 +49,7 @@ class ColdScene:
     cold_tokens: int = 100_000
     cold_output_tokens: int = 200
     cold_per_minute: float = 6.0
+    named: int = 1
     slo_s: float = 10.0
     policy: str = "gate"
     warm_up_s: float = 300.0
@@ -81,7 +85,8 @@ def play(scene: ColdScene, seed: int) -> Metrics:
     profile = find_profile(scene.profile)
     lane = LaneSettings("agents", ttft_slo_s=scene.slo_s, deadline_s=scene.slo_s, order="short_first")
     fleet = replace(uniform_fleet(profile, scene.engines, [lane]), prefix_caching=True)
-    world = World(POLICIES[scene.policy](fleet.settings), loop, Recorder(fleet.settings.lanes))
+    recorder = Recorder(fleet.settings.lanes)
+    world = World(POLICIES[scene.policy](fleet.settings), loop, recorder, names_sessions=bool(scene.named))
     fleet.populate(world, streams)
     world.start_watch()
     manners = Manners(constant(AGENT_PATIENCE_S), agent_retries())

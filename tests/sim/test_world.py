@@ -48,11 +48,12 @@ def play(
     engine_manners: EngineManners | None = None,
     troubles: tuple[EngineTrouble, ...] = (),
     seed: int = 1,
+    names_sessions: bool = True,
 ) -> Stage:
     fleet = uniform_fleet(PROFILE, engines, [lane], max_inflight=cap)
     loop, governor = Loop(), build_governor(fleet.settings, 0.0)
     recorder = Recorder(fleet.settings.lanes)
-    world = World(governor, loop, recorder)
+    world = World(governor, loop, recorder, names_sessions=names_sessions)
     fleet.populate(world, Streams(seed), engine_manners or EngineManners(), troubles)
     world.start_watch()
     OpenLoop(world, Crowd(world, manners, Streams(seed)), iter(coming))
@@ -87,6 +88,19 @@ MANNERS = {
     "honouring": Manners(retry_behaviour=Honouring()),
     "stopping midway": Manners(retry_behaviour=Sdk(), stop_share=0.6, stops_reading=exponential(0.5)),
 }
+
+
+@pytest.mark.parametrize("names_sessions", [True, False])
+def test_a_session_is_known_by_its_name_or_by_the_prompts_that_its_turns_go_on_from(
+    names_sessions: bool,
+) -> None:
+    turns = [
+        Job(10.0 * turn, 1_500 + 700 * turn, 50, prefix_ids=tuple(range(10)), session=1) for turn in range(4)
+    ]
+    stage = play(turns, MANNERS["patient"], names_sessions=names_sessions)
+
+    assert stage.outcomes == {"good": 4}
+    assert stage.governor.snapshot(stage.world.loop.now).live_sessions == 1
 
 
 @pytest.mark.parametrize("manners", MANNERS.values(), ids=MANNERS.keys())

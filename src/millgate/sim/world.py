@@ -7,6 +7,7 @@ governor concludes from the gauges when the engine has let go.
 
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import (
@@ -37,9 +38,17 @@ KEPT_WITHIN_S = 1.0
 
 
 class World:
-    """One run's world. `remembers` lets attempts carry fingerprints, so that the governor recognises returns."""
+    """One run's world. `remembers` lets attempts carry fingerprints, so that the governor recognises returns; `names_sessions` lets turns name their session."""
 
-    def __init__(self, core: DecidingCore, loop: Loop, recorder: Recorder, *, remembers: bool = True) -> None:
+    def __init__(
+        self,
+        core: DecidingCore,
+        loop: Loop,
+        recorder: Recorder,
+        *,
+        remembers: bool = True,
+        names_sessions: bool = True,
+    ) -> None:
         self.loop = loop
         self.recorder = recorder
         self.sources = 0
@@ -49,6 +58,7 @@ class World:
         self.handoffs: PromptTransfers | None = None
         self.on_admit: Callable[[Visit, Admit], None] | None = None
         self._remembers = remembers
+        self._asked: dict[int, PrefixMarks] | None = None if names_sessions else {}
         self._visits: dict[int, Visit] = {}
         self._growing: dict[str, dict[int, int]] = {}
         self._followed: set[str] = set()
@@ -121,8 +131,8 @@ class World:
                 None,
                 None,
                 fingerprint=visit.fingerprint if self._remembers else None,
-                marks=partial(_marks, job) if job.prefix_ids else None,
-                session=job.session or None,
+                marks=_marks_of(job, self._asked) if job.prefix_ids else None,
+                session=(job.session or None) if self._asked is None else None,
                 hands_over=self.handoffs is not None,
                 bootstraps=self.handoffs is not None,
             )
@@ -274,9 +284,24 @@ class World:
             self.driver.post(EngineProgress(station.name, tuple(grown)))
 
 
-def _marks(job: Job) -> PrefixMarks:
-    """Return the marks of a prompt as a door would make them: one at the end of each full unit, and one for the whole."""
+def _marks_of(job: Job, asked: dict[int, PrefixMarks] | None) -> Callable[[], PrefixMarks]:
+    """Return how its marks are made; a turn that names no session goes on from what its session has `asked` before."""
+    if asked is None or not job.session:
+        return partial(_marks, job, ())
+    before, whole = asked.get(job.session, ()), _whole(job)
+    if whole not in before:
+        asked[job.session] = (*before[-1:], whole)
+    return partial(_marks, job, before)
+
+
+def _marks(job: Job, asked: PrefixMarks) -> PrefixMarks:
+    """Return the marks of a prompt as a door would make them: at the end of each full unit, of what was `asked` before, and of the whole."""
     units = job.prefix_ids[: job.prompt_tokens // PREFIX_UNIT_TOKENS]
     marks = [(unit, PREFIX_UNIT_TOKENS * end) for end, unit in enumerate(units, 1)]
-    whole = hash((units[-1:], job.prompt_tokens))
-    return (*marks, (whole, job.prompt_tokens))
+    marks += [each for each in asked if each[1] < job.prompt_tokens]
+    return (*sorted(marks, key=itemgetter(1)), _whole(job))
+
+
+def _whole(job: Job) -> tuple[int, int]:
+    last = job.prefix_ids[: job.prompt_tokens // PREFIX_UNIT_TOKENS][-1:]
+    return hash((last, job.prompt_tokens)), job.prompt_tokens

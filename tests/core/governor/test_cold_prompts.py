@@ -84,16 +84,36 @@ def test_a_new_session_goes_where_no_cold_prompts_are_read() -> None:
     assert day.asks("cold again", COLD) in cold
 
 
-def test_a_session_that_must_be_read_again_leaves_the_engine_that_reads_cold_prompts() -> None:
+@pytest.mark.parametrize(("thousands", "engine"), [(9, "0"), (COLD, "1")])
+def test_a_session_leaves_the_engine_where_its_turns_wait_longer_than_its_context_takes_to_read(
+    thousands: int, engine: str
+) -> None:
     day = _Day(_gate(2))
     assert day.asks("agent", 20, session=1) == "0"
     day.gate.handle(EngineDown("1"), day.now)
-    for number in range(10):
-        day.asks(f"cold {number}", COLD)
+    day.asks("cold", thousands)
     day.gate.handle(EngineUp("1"), day.now)
 
-    assert day.asks("agent", 21, session=1) == "0", "a turn that is read in a moment stays"
-    assert day.asks("agent", 40, session=1) == "1"
+    assert [day.asks("agent", 21 + turn, session=1) for turn in range(3)] == [engine] * 3
+
+
+def test_the_first_prompt_of_a_session_without_a_name_makes_no_turn_of_it_leave() -> None:
+    """It counts as a cold one until a second turn goes on from it."""
+    day = _Day(_gate(2))
+
+    assert {day.asks("agent", COLD + turn) for turn in range(6)} == {"0"}
+    encounters = day.gate._knowledge.engines.working_sets.encounters
+    assert encounters.waits_s(0, 0.0, 1, day.now) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_session_without_a_name_leaves_too_once_it_has_come_back() -> None:
+    day = _Day(_gate(2))
+    day.gate.handle(EngineDown("1"), day.now)
+    day.asks("agent", 20)
+    day.asks("cold", COLD)
+    day.gate.handle(EngineUp("1"), day.now)
+
+    assert [day.asks("agent", 21 + turn) for turn in range(3)] == ["0", "1", "1"]
 
 
 def test_a_cold_prompt_that_would_wait_for_another_goes_on() -> None:

@@ -33,3 +33,16 @@ def test_what_was_seen_fades_and_an_engine_that_begins_anew_has_seen_nothing() -
 
     encounters.forget(1)
     assert encounters.waits_s(1, 0.0, 1, 300.0) == 0.0
+
+
+def test_a_prompt_that_began_a_session_after_all_counts_no_more() -> None:
+    encounters = Encounters()
+    encounters.reads(1, 6.0, 0.0)
+    encounters.reads(1, 4.0, 100.0)
+    alone = encounters.waits_s(1, 0.0, 1, 200.0)
+    encounters.read_of_session(1, 6.0, 0.0, 200.0)
+    assert 0.0 < encounters.waits_s(1, 0.0, 1, 200.0) < alone
+
+    encounters.read_of_session(1, 4.0, 100.0, 200.0)
+    encounters.read_of_session(2, 4.0, 100.0, 200.0)
+    assert encounters.waits_s(1, 0.0, 1, 200.0) == pytest.approx(0.0, abs=1e-9)

@@ -164,8 +164,8 @@ def _start(
         regret_tokens = max(0, held_tokens - cached_tokens)
         engines.prefixes.placed(engine.number, request.marks, request.prompt_tokens, regret_tokens)
         session = attempt.session or engines.placement.prices.session_of(request)
-        engines.placement.prices.learn(request, session, engine, cached_tokens, now)
-        _place_session(engines.working_sets, attempt, session, engine, now)
+        alone_s = engines.placement.prices.learn(request, session, engine, cached_tokens, now)
+        _place_session(engines.working_sets, attempt, session, engine, now).read_alone(alone_s, now)
     permit = attempt.admitted(engine, leg, decision.expected_ttft_s, cached_tokens, now)
     if len(decision.legs) > 1:
         legs.begin(engines, attempt, permit, decision.legs[1], now)
@@ -203,8 +203,8 @@ def _cached_tokens(request: Request, decision: Admit) -> int:
 
 def _place_session(
     working_sets: WorkingSets, attempt: Attempt, known: LiveSession | None, engine: Engine, now: float
-) -> None:
-    """The context of its session, the `known` one or one that it opens, lies on this engine from now on."""
+) -> LiveSession:
+    """The context of its session, the `known` one or one that it opens, lies on this engine from now on; return that session."""
     request = attempt.request
     name = request.arrival.session
     if attempt.session is None:
@@ -218,6 +218,7 @@ def _place_session(
     working_sets.placed(attempt.session, engine.number, request.prompt_tokens, request.marks)
     if name is not None and name != attempt.session.key:
         working_sets.also_known(attempt.session, name, request.tenant)
+    return attempt.session
 
 
 def _finds_idle(request: Request, now: float) -> bool:

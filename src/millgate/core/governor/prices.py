@@ -40,8 +40,8 @@ class Prices:
         return is_long(request) or request.arrival.model in self.adapters.names
 
     def turns_after(self, request: Request, session: LiveSession | None) -> int | None:
-        """Return how many turns of the `session` that it continues are expected after a long prompt; None where it is read so soon that no turn waits for it."""
-        if not is_long(request):
+        """Return how many turns of the `session` that it continues are expected after it; None where it is read so soon that no turn waits for it, and nothing has shown that it is of one."""
+        if not is_long(request) and (session is None or session.alone_s):
             return None
         return SESSION_TURNS if _is_of_session(request, session) else 0
 
@@ -53,14 +53,21 @@ class Prices:
 
     def learn(
         self, request: Request, session: LiveSession | None, engine: Engine, cached_tokens: int, now: float
-    ) -> None:
-        """Take note of a prompt that this engine is about to read, all but what it has cached; it continues this session."""
+    ) -> float:
+        """Take note of a prompt that this engine is about to read, all but what it has cached; it continues this session.
+
+        Return the seconds of reading of one that seems to belong to none, 0.0 for others.
+        """
         encounters = self._working_sets.encounters
         if _is_of_session(request, session):
+            if session is not None and session.alone_s:
+                encounters.read_of_session(session.engine, session.alone_s, session.alone_at, now)
+                session.is_one()
             encounters.turn(engine.number, now)
-        else:
-            reading_s = engine.service.reading_s(request.prompt_tokens - cached_tokens)
-            encounters.reads(engine.number, reading_s, now)
+            return 0.0
+        reading_s = engine.service.reading_s(request.prompt_tokens - cached_tokens)
+        encounters.reads(engine.number, reading_s, now)
+        return reading_s
 
 
 def is_long(request: Request) -> bool:

@@ -36,7 +36,7 @@ class _Seen:
         """Let what was seen fade until now, and add this."""
         keep = self.share_left(now)
         self.turns = keep * self.turns + turns
-        self.waits_s2 = keep * self.waits_s2 + waits_s2
+        self.waits_s2 = max(0.0, keep * self.waits_s2 + waits_s2)
         self._at = now
 
     def share_left(self, now: float) -> float:
@@ -58,6 +58,11 @@ class Encounters:
     def reads(self, number: int, reading_s: float, now: float) -> None:
         """A prompt that belongs to no session is read there: a turn that comes in that time waits for half of it in the mean."""
         self._of(number, now).add(0.0, _half_square(reading_s), now)
+
+    def read_of_session(self, number: int, reading_s: float, at: float, now: float) -> None:
+        """A prompt that was read there `at` that time began a session, as its second turn shows: it counts no more."""
+        if number in self._seen:
+            self._of(number, now).add(0.0, -_half_square(reading_s) * exp((at - now) / _MEMORY_S), now)
 
     def waits_s(self, number: int, reading_s: float, turns: int, now: float) -> float:
         """Return how long turns that come there wait for a prompt that is read for so long, by what they count, and the `turns` of its own session for others."""

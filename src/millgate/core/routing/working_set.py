@@ -74,12 +74,15 @@ class LiveSession:
 
     Of one kind are those of a lane that have come back, of two more those that have not yet: with a name, and without one as prompts that never will.
 
-    It `is_over` once its lease has ended, until it goes on.
+    It `is_over` once its lease has ended, until it goes on. `alone_s` is how long its prompt takes to read that counts as one of no session,
+    since `alone_at`: a first one without a name.
     """
 
     __slots__ = (
         "_pause_s",
         "_pauses",
+        "alone_at",
+        "alone_s",
         "engine",
         "is_over",
         "key",
@@ -100,7 +103,7 @@ class LiveSession:
         self.tokens = self.turns = self.read_per_hour = 0
         self.is_over = False
         self.tip: int | None = None
-        self.rests_since = self.until = 0.0
+        self.rests_since = self.until = self.alone_s = self.alone_at = 0.0
         self._pause_s, self._pauses = 0.0, 0.0
 
     def counts(self) -> int:
@@ -112,6 +115,14 @@ class LiveSession:
     def goes_on(self) -> None:
         """One more of its turns is queued or runs."""
         self.turns += 1
+
+    def read_alone(self, reading_s: float, now: float) -> None:
+        """Its prompt is read from now on for so long, and counts as one of no session; 0.0: it does not."""
+        self.alone_s, self.alone_at = reading_s, now
+
+    def is_one(self) -> None:
+        """A second turn of it has come: its first prompt counts as what it was."""
+        self.alone_s = 0.0
 
     def lapses(self) -> None:
         """Its lease has ended."""

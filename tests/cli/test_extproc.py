@@ -91,9 +91,20 @@ def test_envoy_takes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path, at: 
     assert checked.returncode == 0, checked.stderr
 
 
-def test_an_address_without_a_port_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["extproc", "envoy-config", "--extproc-at", "nowhere"]) == ExitCode.USAGE
-    assert "--extproc-at: nowhere is not HOST:PORT" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--extproc-at", "nowhere"), "--extproc-at: nowhere is not HOST:PORT"),
+        (("--extproc-at", "10.0.0.1:99999"), "--extproc-at: 10.0.0.1:99999 is not HOST:PORT"),
+        (("--port", "0"), "--port': Input should be greater than or equal to 1"),
+        (("--envoy-admin-port", "99999"), "--envoy-admin-port': Input should be less than or equal to 65535"),
+    ],
+)
+def test_an_address_without_a_port_that_can_be_is_named(
+    arguments: tuple[str, str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["extproc", "envoy-config", *arguments]) == ExitCode.USAGE
+    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,12 @@ def extproc(
 def envoy_config(
     config: FileOption = None,
     upstream: serve.UpstreamOption = None,
-    port: Annotated[int, typer.Option(help="TCP port on which Envoy takes requests.")] = 8080,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="TCP port on which Envoy takes requests.")
+    ] = 8080,
     host: Annotated[str, typer.Option(help="Address on which Envoy takes requests.")] = "127.0.0.1",
     envoy_admin_port: Annotated[
-        int, typer.Option(help="TCP port of Envoy's own admin page, on 127.0.0.1.")
+        int, typer.Option(min=1, max=65535, help="TCP port of Envoy's own admin page, on 127.0.0.1.")
     ] = 9901,
     extproc_at: Annotated[
         str | None,
@@ -108,8 +110,10 @@ def envoy_config(
 
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise CommandError(f"--extproc-at: {address} is not HOST:PORT", ExitCode.USAGE)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise CommandError(
+            f"--extproc-at: {address} is not HOST:PORT with a port from 1 to 65535", ExitCode.USAGE
+        )
     return host.strip("[]"), int(port)
 
 

@@ -1,9 +1,12 @@
 """A reload compares what was built of the configuration: what changes in the file has to change there."""
 
+import asyncio
+
 import pytest
 
-from millgate.cli.compose import extproc_settings, worker_settings
+from millgate.cli.compose import extproc_settings, gateway_settings, worker_settings
 from millgate.cli.settings import load_or_fail
+from millgate.cli.sized_configuration import SizedConfiguration
 from millgate.config.schema import Config
 from millgate.wiring.settings import build_settings
 
@@ -50,3 +53,19 @@ def test_a_worker_knows_the_admin_door_of_its_supervisor_and_how_many_workers_th
     settings = worker_settings(loaded)
     assert settings.admin is not None
     assert (settings.admin.port, settings.workers) == (2, 3)
+
+
+def test_what_a_gateway_refuses_is_not_what_engines_that_come_later_are_added_to() -> None:
+    """Behind Envoy a gateway refuses an engine whose name has no address; a name that changes its addresses later changes no more than that."""
+    before, wanted = [load_or_fail(None, (f"engines.0.url=http://127.0.0.1:{port}",)) for port in (9, 10)]
+
+    async def ports() -> list[int]:
+        sized, seen = SizedConfiguration(before, gateway_settings), []
+        await sized.ask()
+        change = await sized.reload(lambda: wanted)
+        for configuration in (await sized.fit(), change):
+            seen += [each.port for each in configuration.gateway.engines]
+        change.taken()
+        return seen + [each.port for each in (await sized.fit()).gateway.engines]
+
+    assert asyncio.run(ports()) == [9, 10, 10]

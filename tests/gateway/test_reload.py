@@ -87,8 +87,11 @@ def test_behind_envoy_an_engine_without_an_address_changes_nothing_at_all(log: P
             typo = EngineAddress("typo", "no-such-host.invalid", 8000)
             wanted = replace(before, engines=(*before.engines, typo), drain_grace_s=1.0)
 
+            taken: list[str] = []
+
             async def fetch() -> Configuration:
-                return Configuration(wanted, core_settings("engine", "typo"))
+                core = core_settings("engine", "typo")
+                return Configuration(wanted, core, taken=lambda: taken.append("typo"))
 
             async def fit() -> Configuration:
                 return await fetch()
@@ -100,6 +103,7 @@ def test_behind_envoy_an_engine_without_an_address_changes_nothing_at_all(log: P
                 assert gateway.settings is before
                 assert [engine.name for engine in stand.snapshot.engines] == ["engine"]
             assert gateway.failed_reloads == 1
+            assert taken == []
 
     run(body())
 

@@ -24,6 +24,8 @@ class Configuration(NamedTuple):
     came: tuple[str, ...] = ()
     """The engines that are new, and `gone`: those that are no longer there."""
     gone: tuple[str, ...] = ()
+    taken: Callable[[], None] = lambda: None
+    """To be called when it is in force: what is fetched next is built on it."""
 
 
 class ReloadError(Exception):
@@ -120,13 +122,18 @@ class Reloader:
         """Take new engines and limits; both come from outside, so they can be wrong, and then change nothing."""
         try:
             wanted = await fit()
-            await self._gateway.adopt(wanted.gateway, wanted.core)
+            await self._take(wanted)
         except (ReloadError, OSError) as error:
             self._log.error("engines refused, the old ones stay in force", problems=str(error).splitlines())
             return
         for limits in wanted.resized:
             self._log.info("engine limits", **limits)
         self._tell_engines(wanted)
+
+    async def _take(self, wanted: Configuration) -> tuple[str, ...]:
+        fixed = await self._gateway.adopt(wanted.gateway, wanted.core)
+        wanted.taken()
+        return fixed
 
     def _tell_engines(self, wanted: Configuration) -> None:
         if wanted.came or wanted.gone:
@@ -138,7 +145,7 @@ class Reloader:
         gateway.reloads += 1
         try:
             wanted = await fetch()
-            fixed = await gateway.adopt(wanted.gateway, wanted.core)
+            fixed = await self._take(wanted)
         except (ReloadError, OSError) as error:
             gateway.failed_reloads += 1
             self._refused.add(fetch)

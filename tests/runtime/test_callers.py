@@ -14,6 +14,7 @@ from millgate.runtime.callers import (
     CallerSettings,
     OpenTenants,
     TenantRule,
+    session_of_model,
 )
 
 A, B = "mgk_key-of-a", "mgk_key-of-b"
@@ -237,3 +238,24 @@ def test_a_session_is_named_by_the_first_of_its_headers_and_each_tenants_is_its_
     assert Callers(settings, callers).session({b"x-session-id": b"s1"}, "a") == one, "over a reload"
     assert Callers(settings).session({b"x-session-id": b"s1"}, "a") != one, "no client can compute it"
     assert Callers(CallerSettings()).session({b"x-session-id": b"s1"}, "a") is None
+
+
+def test_a_subagent_s_session_is_its_own_and_so_is_each_model_s() -> None:
+    callers = Callers(CallerSettings(session_headers=(b"x-claude-code-session-id", b"session-id")))
+    claude = {b"x-claude-code-session-id": b"s1"}
+    codex = {b"session-id": b"s1", b"thread-id": b"t1"}
+    numbers = [
+        callers.session(named, "a")
+        for named in (
+            claude,
+            {**claude, b"x-claude-code-agent-id": b"g1"},
+            codex,
+            {**codex, b"thread-id": b"t2"},
+        )
+    ]
+    assert len(set(numbers)) == 4
+    assert callers.session({**claude, b"thread-id": b"t1"}, "a") == numbers[0], "another program's field"
+
+    assert session_of_model(None, "large") is None
+    assert session_of_model(numbers[0], "large") == session_of_model(numbers[0], "large")
+    assert session_of_model(numbers[0], "large") != session_of_model(numbers[0], "small")

@@ -83,10 +83,11 @@ class ListenConfig(Section):
         "(`kv_transfer_params`, `bootstrap_*`, `session_params`): such a proxy must refuse it from its own clients.",
     )
     session_headers: tuple[HeaderName, ...] = Field(
-        default=("x-session-id", "x-dynamo-session-id"),
+        default=("x-session-id", "x-dynamo-session-id", "x-claude-code-session-id", "session-id"),
         max_length=8,
         description="Headers whose value names the session that a request is a turn of; the first that is there counts, and each tenant's "
-        "sessions are its own. They pass on to the engine. Requests without one are turns of the session whose prompt theirs goes on from.",
+        "and each model's sessions are their own. Claude Code sends `x-claude-code-session-id`, Codex `session-id`; their subagents are sessions of their own "
+        "(`x-claude-code-agent-id`, `thread-id`). All pass on to the engine. Requests without one are turns of the session whose prompt theirs goes on from.",
     )
     pass_through: tuple[Literal["/ping", "/version", "/metrics"], ...] = Field(
         default=(),

@@ -17,6 +17,7 @@ from functools import lru_cache
 from hashlib import blake2b, sha256
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, NamedTuple
+from zlib import crc32
 
 Named = Mapping[bytes, bytes]
 """A request's header fields by lower-case name, the first of several."""
@@ -33,6 +34,8 @@ OTHERS: Final = "others"
 OWN_CREDENTIALS: Final = (b"authorization", b"x-api-key")
 _TENANT, _LANE, _PRIORITY = b"x-millgate-tenant", b"x-millgate-lane", b"x-millgate-priority"
 _STEERING: Final = (_TENANT, _LANE, _PRIORITY)
+# Agents that name a session for all of its subagents, and in another field which of them asks: Claude Code from 2.1.139 on, and Codex.
+_AGENTS: Final = {b"x-claude-code-session-id": b"x-claude-code-agent-id", b"session-id": b"thread-id"}
 _NAME: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _NO_KEY: Final = b"no key at all"
 
@@ -78,6 +81,11 @@ class Caller(NamedTuple):
 
     tenant: str
     lane: str | None
+
+
+def session_of_model(number: int | None, model: str) -> int | None:
+    """Return this session's number as one of this model's: an agent asks several, and no engine keeps a context for another model."""
+    return None if number is None else number ^ crc32(model.encode(errors="replace"))
 
 
 class Callers:
@@ -205,7 +213,8 @@ class Callers:
         for name in self.settings.session_headers:
             value = named.get(name)
             if value:
-                return self.session_number(value, tenant)
+                agent = named.get(_AGENTS.get(name, b""))
+                return self.session_number(b"%b %b" % (value, agent) if agent else value, tenant)
         return None
 
     def session_number(self, name: bytes, tenant: str = "") -> int:

@@ -10,7 +10,7 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event, PrefixMarks
 from millgate.dialects import BY_PATH, conversations
 from millgate.dialects.prefix_chain import PrefixChain, mark_seed
-from millgate.runtime.callers import CallerSettings
+from millgate.runtime.callers import CallerSettings, session_of_model
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http import DoorSettings
 from servers.line.stand import upload
@@ -165,7 +165,8 @@ def test_the_core_is_told_which_session_a_header_names() -> None:
                 await stand.ask(chat("hi"), X_Session_ID=name)
             await stand.ask(chat("hi"))
             first, second, third, none = heard.sessions
-            assert first == third == callers.session({b"x-session-id": b"s1"}, "")
+            named = callers.session({b"x-session-id": b"s1"}, "")
+            assert first == third == session_of_model(named, "m")
             assert second not in {first, None}
             assert none is None
 
@@ -182,7 +183,8 @@ def test_a_job_at_the_line_door_names_its_session_as_a_header_does() -> None:
                 peer.send(upload(chat("hi"), f"J{number}", 65_536, **named))
                 await peer.final()
             first, second, third, none = heard.sessions
-            assert first == third == stand.gateway.door.entry.callers.session_number(b"s1")
+            named = stand.gateway.door.entry.callers.session_number(b"s1")
+            assert first == third == session_of_model(named, "m")
             assert second not in {first, None}
             assert none is None
 

@@ -5,6 +5,7 @@ from millgate.core.fast_records import make_arrived
 from millgate.dialects.clip import may_clip
 from millgate.dialects.contract import RequestFacts
 from millgate.dialects.handoff import may_bootstrap, may_hand_over
+from millgate.runtime.callers import session_of_model
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http.contract import AskedAttempt, DoorSettings
 from millgate.servers.http.kept_answers import KeptAnswers
@@ -32,7 +33,7 @@ def arrival_of(attempt: AskedAttempt, reading: HeadReading, facts: RequestFacts,
         prompt_shape=facts.shape,
         fingerprint=attempt.fingerprint,
         marks=None if reading.conversation is None else attempt.marks,
-        session=reading.session,
+        session=session_of_model(reading.session, facts.model),
     )
 
 

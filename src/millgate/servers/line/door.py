@@ -16,6 +16,7 @@ from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.line_requests import Manifest
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.budget import ByteBudget
+from millgate.runtime.callers import session_of_model
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
@@ -258,7 +259,7 @@ class LineDoor:
             min_tokens=facts.min_tokens,
             fixed_tokens=facts.fixed_tokens,
             prompt_shape=facts.shape,
-            session=self._session_number(session) if session else None,
+            session=session_of_model(self._session_number(session), facts.model) if session else None,
         )
 
     def _trusts(self, peer: str, token: str) -> bool:

@@ -183,8 +183,8 @@ def test_a_job_at_the_line_door_names_its_session_as_a_header_does() -> None:
                 peer.send(upload(chat("hi"), f"J{number}", 65_536, **named))
                 await peer.final()
             first, second, third, none = heard.sessions
-            named = stand.gateway.door.entry.callers.session_number(b"s1")
-            assert first == third == session_of_model(named, "m")
+            number = stand.gateway.door.entry.callers.session_number(b"s1")
+            assert first == third == session_of_model(number, "m")
             assert second not in {first, None}
             assert none is None
 

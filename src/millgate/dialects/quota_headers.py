@@ -51,7 +51,7 @@ def read_quota_headers(headers: Headers, wall_now_s: float) -> QuotaReading:
     found = {name: value for name, value in headers if b"ratelimit-" in name and len(value) <= _LONGEST_VALUE}
     if not found:
         return ()
-    said_at_s = _date_s(headers, wall_now_s)
+    said_at_s = date_s(headers, wall_now_s)
     words = [_read(found, f"x-ratelimit-%s-{noun}", kind, said_at_s) for noun, kind in _OPENAI.items()]
     words += [
         _read(found, f"anthropic-ratelimit-{noun}-%s", kind, said_at_s) for noun, kind in _ANTHROPIC.items()
@@ -167,7 +167,7 @@ def _reset_s(text: str, said_at_s: float) -> float | None:
     return reset_s if reset_s <= _LONGEST_RESET_S else None
 
 
-def _date_s(headers: Headers, otherwise_s: float) -> float:
+def date_s(headers: Headers, otherwise_s: float) -> float:
     """Return when the answer was written by its own clock, Unix time."""
     for name, value in headers:
         if name == b"date" and len(value) <= _LONGEST_VALUE:

@@ -6,7 +6,7 @@ and not at the door.
 
 from millgate.core.events import AccountShare, Failed, QuotaReading
 from millgate.core.limits.breaker import FIRST_PAUSE_S as BREAKER_PAUSE_S, Breaker, counts_against
-from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
+from millgate.core.quotas.account import FIRST_PAUSE_S, Account
 from millgate.core.quotas.bucket import Bucket, Reservation, Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.snapshot import AccountReading
@@ -29,8 +29,9 @@ class Provider:
     a pause would otherwise all be sent to fail with it.
     """
 
-    def __init__(self, settings: AccountSettings, now: float) -> None:
+    def __init__(self, settings: AccountSettings, now: float, *, own_key: bool = False) -> None:
         self._account = Account(settings, now)
+        self._own_key = own_key
         self._charged: dict[int, Reservation] = {}
         self._in_doubt = False
         self._unreached = 0
@@ -100,6 +101,7 @@ class Provider:
     ) -> None:
         """Settle by the real size; the answer also speaks for the provider's health."""
         self._settle(attempt, prompt_tokens, cached_tokens, output_tokens, now)
+        self._account.answered(prompt_tokens, cached_tokens, output_tokens)
         self._succeeded(attempt, now)
 
     def failed(self, event: Failed, sent_at: float, output_tokens: int, now: float) -> None:
@@ -108,13 +110,14 @@ class Provider:
         if event.kind is FailureKind.NO_CREDIT:
             self._settle(attempt, 0, 0, 0, now)
         elif event.over_limit:
-            self._settle(attempt, 0, 0, 0, now)
-            self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
+            self._settle(attempt, None if output_tokens else 0, 0, output_tokens, now)
+            self._account.refused(event.hint_s, now, event.limit)
         else:
             self._settle(attempt, None, 0, output_tokens, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
-        if not counts_against(event.kind) and not event.blames_request:
+        lacks_credit = event.kind is FailureKind.NO_CREDIT and self._own_key
+        if not (counts_against(event.kind) or lacks_credit or event.blames_request):
             self._succeeded(attempt, now)
         elif not (event.blames_request or event.over_limit or self._is_of_volley(event, sent_at, now)):
             self.breaker.failed(now, event.hint_s)
@@ -129,7 +132,7 @@ class Provider:
             self._pause_s = min(2.0 * self._pause_s, _PATIENCE_S)
         self._next_trial_at = max(self._next_trial_at, now + hint_s)
         self._in_doubt = True
-        self._account.refused(Refusal.OVERLOAD, hint_s, now)
+        self._account.pause(hint_s, now)
 
     def _is_of_volley(self, event: Failed, sent_at: float, now: float) -> bool:
         """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""

@@ -195,9 +195,15 @@ class Fleet:
         return any(each.is_shut for each in self._driver.snapshot().engines if each.name == name)
 
     def _is_alone(self, name: str) -> bool:
-        """Return whether no other engine takes work."""
+        """Return whether no other engine of its pool takes work: no provider's account that pauses, or whose breaker is open."""
+        seen = self._driver.snapshot()
+        pool = next((each.engines for each in seen.pools if name in each.engines), ())
+        paused = [
+            each.name for each in seen.engines if each.is_shut or (each.account and each.account.paused_s)
+        ]
         return not any(
-            engine.check.health.takes_work for other, engine in self._engines.items() if other != name
+            other in pool and other not in (name, *paused) and engine.check.health.takes_work
+            for other, engine in self._engines.items()
         )
 
 

@@ -79,7 +79,7 @@ def _written(
 ) -> list[tuple[bytes, bytes]]:
     lines = []
     for noun, state in tightest.items():
-        values = (_whole(state.limit), _whole(state.remaining), reset(state.reset_s))
+        values = (str(int(state.limit)), str(int(state.remaining)), reset(state.reset_s))
         for what, value in zip(_WHATS, values, strict=True):
             lines.append((name.format(what=what, noun=noun).encode(), value.encode()))
     return lines
@@ -101,10 +101,6 @@ def go_duration(seconds: float) -> str:
 def rfc_3339(unix_s: float) -> str:
     """Return a Unix time as Anthropic writes it: "2026-01-31T12:00:00Z", rounded up to a second."""
     return datetime.fromtimestamp(-int(-unix_s // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _whole(amount: float) -> str:
-    return str(int(amount))
 
 
 def _tightest(

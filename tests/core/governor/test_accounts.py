@@ -2,12 +2,19 @@
 
 import pytest
 
-from core.governor.asking import ask
+from core.governor.asking import ask, gate_of
 from core.world import steady_prior
 from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Failed, Finished, Released, Tick
 from millgate.core.governor import Governor
-from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit, Settings
+from millgate.core.settings import (
+    AccountSettings,
+    EngineSettings,
+    LaneSettings,
+    QuotaLimit,
+    QuotaRule,
+    Settings,
+)
 from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.wiring.governor import build_governor
 
@@ -75,6 +82,33 @@ def test_a_hint_before_several_accounts_is_when_all_of_them_have_served_those_be
     hints = [each.retry_after_s for number in range(30) if isinstance(each := ask(gate, number, 0.0), Yield)]
 
     assert hints[-1] == pytest.approx(len(hints) / 3.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("kind", "charged"),
+    [
+        (FailureKind.CONNECT, 0.0),
+        (FailureKind.REFUSED, 0.0),
+        (FailureKind.NO_CREDIT, 0.0),
+        (FailureKind.STATUS, 100.0),
+    ],
+)
+def test_a_tenant_is_charged_no_tokens_of_a_prompt_that_its_provider_has_refused_to_read(
+    kind: FailureKind, charged: float
+) -> None:
+    """Each retry of a refused request took its prompt from the day's budget again."""
+    rules = [
+        QuotaRule("day.tpd", QuotaLimit(QuotaKind.TPD, 10_000)),
+        QuotaRule("day.rpd", QuotaLimit(QuotaKind.RPD, 100)),
+    ]
+    gate = gate_of(quotas=tuple(rules))
+    before = ask(gate, 1, 0.0).quota
+    gate.handle(Failed(1, kind, Sent.REQUEST, over_limit=kind is FailureKind.REFUSED), 0.0)
+    gate.handle(Released(1), 0.0)
+    (tokens, requests) = ask(gate, 2, 0.0).quota
+
+    assert before[0].remaining - tokens.remaining == pytest.approx(charged, abs=25)
+    assert before[1].remaining - requests.remaining == 1.0
 
 
 def test_a_line_before_an_account_that_is_out_is_that_of_the_others() -> None:

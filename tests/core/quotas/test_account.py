@@ -186,6 +186,20 @@ def test_refusals_without_a_hint_pause_ever_longer_until_an_answer_comes() -> No
     assert free.wait_s(1, 1, None, now) == 1.0
 
 
+def test_a_refusal_that_names_no_limit_does_not_end_the_day() -> None:
+    """The day stood lowest, as the minute had filled up: one 429 for too many at once left a seventieth of the rate."""
+    full = rested(RPM, QuotaLimit(QuotaKind.RPD, 10_000))
+    for _ in range(500):
+        full.take(1, 1, None, 1000.0)
+    full.take(1, 1, None, 2000.0)
+    full.refused(2.0, 2000.0)
+
+    assert full.wait_s(1, 1, None, 2000.0) >= 2.0
+    assert full.wait_s(1, 1, None, 2000.0, place=600) < 90.0
+    full.refused(2.0, 2200.0, QuotaKind.RPD)
+    assert full.wait_s(1, 1, None, 2200.0, place=600) > 3600.0
+
+
 def test_an_answer_to_which_nothing_is_written_ends_a_row_of_pauses_too() -> None:
     """Embeddings: their pauses grew to a minute with every refusal of a day."""
     free, now = account(), 0.0

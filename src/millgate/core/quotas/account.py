@@ -240,7 +240,7 @@ class Account:
             if each.limit.is_final:
                 each.usual.add(amount)
             share = bucket.level(now) / bucket.burst
-            if share < lowest:
+            if share < lowest and each.limit.period_s == MINUTE_S:
                 lowest, self._tightest = share, each
         self._unproduced += output_tokens
         return Reservation(tuple(charges), sizes)
@@ -304,8 +304,8 @@ class Account:
     def refused(self, hint_s: float | None, now: float, limit: QuotaKind | None = None) -> None:
         """Learn from a 429, after `settle`: pause until its hint; the limit that refused is empty.
 
-        `limit` is the one that the answer names. Without a name it is the one that stood lowest here
-        when the last request was sent.
+        `limit` is the one that the answer names. Without a name it is the one of a minute that stood lowest here
+        when the last request was sent: of a day it would shut the account for hours, and a pause tells as much.
         """
         pause_s = self.pause(hint_s, now)
         empty = self._tightest if limit is None else self._named(limit, now)

@@ -246,7 +246,7 @@ def test_an_account_that_pauses_and_takes_work_again_is_a_line_each() -> None:
     caps.pauses = {"a": 27.0, "b": 0.0}
     assert caps.look() == []
     caps.pauses = {"a": 0.0, "b": 0.0}
-    assert caps.look() == [("account takes work again", "a")]
+    assert caps.look() == [("account pause over", "a")]
     assert caps.look() == []
 
 

@@ -209,7 +209,7 @@ class CapNotices:
                 self._log.warning("account paused", engine=engine, left_s=round(left_s, 1))
             elif left_s <= 0.0 and engine in self._paused:
                 self._paused.discard(engine)
-                self._log.info("account takes work again", engine=engine)
+                self._log.info("account pause over", engine=engine)
         self._timer = self._later(LOOK_S, self.look)
 
     def stop(self) -> None:

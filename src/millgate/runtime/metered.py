@@ -48,6 +48,5 @@ def named_limit(refusal: bytes) -> QuotaKind | None:
 
 def tell_quotas(driver: Driver, engine: str, head: AnswerHead) -> None:
     """Post what the head of an answer says of the account's limits."""
-    reading = read_quota_headers(head.headers, time())
-    if reading:
+    if reading := read_quota_headers(head.headers, time()):
         driver.post(QuotaSeen(engine, reading))

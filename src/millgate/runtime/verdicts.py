@@ -56,13 +56,13 @@ def event_verdict(error: EngineError) -> tuple[FailureKind, Said]:
     return _judged(error.status, error.body, None, FailureKind.ERROR_EVENT)
 
 
-def _judged(status: int, body: bytes, hint: float | None, otherwise: FailureKind) -> tuple[FailureKind, Said]:
+def _judged(status: int, body: bytes, hint: float | None, kind: FailureKind) -> tuple[FailureKind, Said]:
     if lacks_credit(status, body):
         return FailureKind.NO_CREDIT, SAID_NOTHING
     if status in OVERLOADED:
         over = status == _OVER_LIMIT
         return FailureKind.REFUSED, Said(hint, over, named_limit(body) if over else None)
-    return otherwise, blame(status, hint)
+    return kind, blame(status, hint)
 
 
 @lru_cache(maxsize=64)  # clients say the same few numbers with every request

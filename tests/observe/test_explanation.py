@@ -1,5 +1,7 @@
 """Decisions in words."""
 
+import pytest
+
 from millgate.core.decisions import Admit, Candidate, Leg, Queue, QuotaState, Yield
 from millgate.core.fast_records import make_ended
 from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason
@@ -56,3 +58,22 @@ def test_a_request_on_two_engines_names_both_and_the_one_that_failed_it() -> Non
         cause=FailureKind.BROKEN,
     )
     assert "on reads" in sentence(ended, 0.4)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT])
+def test_a_request_that_its_engine_refused_was_not_read(kind: FailureKind) -> None:
+    ended = make_ended(
+        1,
+        Outcome.ENGINE_FAILED,
+        lane="interactive",
+        engine="hosted",
+        waited_s=0.0,
+        total_s=0.002,
+        ttft_s=None,
+        prompt_tokens=22,
+        output_tokens=0,
+        cause=kind,
+    )
+    assert sentence(ended, 0.0) == (
+        f"ended engine_failed ({kind.value}) on hosted: over after 2 ms, nothing of it read"
+    )

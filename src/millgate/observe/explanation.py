@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from millgate.core.decisions import Admit, Cancel, Candidate, Classed, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.words import ClassedBy, Counted, Outcome, Reason, Stage
+from millgate.core.words import UNREAD, ClassedBy, Counted, Outcome, Reason, Stage
 from millgate.observe.refusals import OVERLOAD_REASONS
 from millgate.observe.ring import Recorded, Step
 
@@ -294,6 +294,8 @@ def _ended(decision: Ended) -> str:
 
 def _served(decision: Ended) -> str:
     ttft = "" if decision.ttft_s is None else f"first token after {seconds(decision.ttft_s)}, "
+    if decision.cause in UNREAD and not decision.output_tokens:
+        return f"over after {seconds(decision.total_s)}, nothing of it read"
     cached = f" ({decision.cached_tokens:,} of them from its cache)" if decision.cached_tokens else ""
     tokens = f"{decision.prompt_tokens:,} tokens read{cached} and {decision.output_tokens:,} written"
     return f"{ttft}over after {seconds(decision.total_s)}, {tokens}"

@@ -35,12 +35,11 @@ from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Totals
 from millgate.core.state.leg import has_taken_over
-from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
+from millgate.core.words import UNREAD, FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
 _GAUGE_SETTLE_S: Final = 0.25
 # Failures that load can explain; the others say nothing of how many streams an engine can run.
-_UNREAD: Final[tuple[FailureKind, ...]] = (FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT)
 _OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.TIMEOUT, FailureKind.BROKEN)
 # Outcomes that count for the objective of a lane as answers: refused requests and hang-ups had none.
 _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
@@ -185,7 +184,7 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     if engine.signal is not None and event.kind in _OVERLOADED and attempt.lost_reader is None:
         engine.signal.failed()
     if again is None:
-        if event.kind in _UNREAD and not attempt.output_seen:
+        if event.kind in UNREAD and not attempt.output_seen:
             attempt.settles(0, 0, now)
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)

@@ -173,7 +173,9 @@ class PageModel:
             other_running=sum([other.running for other in instant.now.lanes]) - lane.running,
             stream_limit=_stream_limit(instant.now),
             headroom=lane.headroom,
-            window_s=_window_s(lane.name, instant.traffic),
+            window_s=next(
+                (each.lately.window_s for each in instant.traffic.lanes if each.name == lane.name), None
+            ),
             rates=rates_between(instant.before, instant.now, lane.name),
             little=lane.little,
             trend_per_s=trend,
@@ -296,10 +298,6 @@ def _signals(warning: WarningReading) -> picture.SignalsPicture:
 
 def _alarm(alarm: Alarm, since: float, epoch: float) -> picture.AlarmPicture:
     return picture.AlarmPicture(alarm.signal.value, alarm.words, epoch + since)
-
-
-def _window_s(lane: str, traffic: TrafficSnapshot) -> float | None:
-    return next((each.lately.window_s for each in traffic.lanes if each.name == lane), None)
 
 
 def _engines(

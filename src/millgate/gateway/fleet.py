@@ -198,11 +198,11 @@ class Fleet:
         """Return whether no other engine of its pool takes work: no provider's account that pauses, or whose breaker is open."""
         seen = self._driver.snapshot()
         pool = next((each.engines for each in seen.pools if name in each.engines), ())
-        paused = [
+        paused = {
             each.name for each in seen.engines if each.is_shut or (each.account and each.account.paused_s)
-        ]
+        }
         return not any(
-            other in pool and other not in (name, *paused) and engine.check.health.takes_work
+            other != name and other in pool and other not in paused and engine.check.health.takes_work
             for other, engine in self._engines.items()
         )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from millgate.core.words import FailureKind
 from millgate.gateway.notices import (
     LOOK_S,
     MOST_GIVEN_UP,
@@ -81,6 +82,20 @@ def test_an_engine_that_fails_requests_and_stays_is_a_line_a_minute() -> None:
     assert log.lines == [
         ("engine fails requests", {"engine": "gpu-0", "why": "3 in a row", "count": 1}),
         ("engine fails requests", {"engine": "gpu-0", "why": "31 in a row", "count": 28}),
+    ]
+
+
+def test_a_key_of_the_gate_that_is_refused_is_a_line_a_minute_that_says_why() -> None:
+    log = Written()
+    for _ in range(3):
+        log.notices.key_refused("hosted", FailureKind.STATUS)
+    log.notices.key_refused("other", FailureKind.NO_CREDIT)
+    assert log.lines == [
+        (
+            "engine refuses the gate's key",
+            {"engine": "hosted", "why": "it answers 401, 402 or 403", "count": 1},
+        ),
+        ("engine refuses the gate's key", {"engine": "other", "why": "no credit is left", "count": 1}),
     ]
 
 
@@ -189,7 +204,8 @@ class Caps:
         self.log = Written()
         self.waits: list[float] = []
         self.cancelled = 0
-        self.notices = CapNotices(self.log, lambda: self.now, self._later)
+        self.pauses: dict[str, float] = {}
+        self.notices = CapNotices(self.log, lambda: self.now, lambda: self.pauses, self._later)
 
     def _later(self, wait_s: float, look: Callable[[], None]) -> "Caps":
         del look
@@ -219,6 +235,19 @@ def test_a_cap_that_moves_by_a_tenth_since_the_last_line_is_one_line() -> None:
     caps.notices.stop()
     caps.notices.stop()
     assert caps.cancelled == 1
+
+
+def test_an_account_that_pauses_and_takes_work_again_is_a_line_each() -> None:
+    caps = Caps()
+
+    assert caps.look() == []
+    caps.pauses = {"a": 42.04, "b": 0.0}
+    assert caps.look() == [("account paused", "a", 42.0)]
+    caps.pauses = {"a": 27.0, "b": 0.0}
+    assert caps.look() == []
+    caps.pauses = {"a": 0.0, "b": 0.0}
+    assert caps.look() == [("account pause over", "a")]
+    assert caps.look() == []
 
 
 def test_an_engine_that_comes_anew_begins_without_a_line() -> None:

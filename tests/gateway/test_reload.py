@@ -17,13 +17,12 @@ from millgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import Fetch, Reloader
 from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
-from millgate.http1.client import UpstreamSettings
+from millgate.http1.client import UpstreamPool, UpstreamSettings
 from millgate.http1.server import ServerLimits
 from millgate.observe.logs import ProcessLog
 from millgate.observe.observers import ObserverSettings
 from millgate.observe.tracing import TracingSettings
 from millgate.runtime.callers import CallerSettings
-from millgate.runtime.metered import MeteredUpstream
 from millgate.servers.http import DoorSettings
 
 
@@ -264,7 +263,8 @@ def test_an_engine_that_becomes_a_providers_account_is_metered() -> None:
             account = replace(stand.gateway.settings, engines=(replace(own, metered=True),))
             await stand.gateway.adopt(account, core_settings())
             (route,) = stand.gateway.fleet.routes
-            assert isinstance(route.upstream, MeteredUpstream)
+            assert isinstance(route.upstream, UpstreamPool)
+            assert route.upstream.on_head is not None
 
     run(body())
 

@@ -1,8 +1,10 @@
 """Decisions in words."""
 
-from millgate.core.decisions import Admit, Candidate, Leg, Queue
+import pytest
+
+from millgate.core.decisions import Admit, Candidate, Leg, Queue, QuotaState, Yield
 from millgate.core.fast_records import make_ended
-from millgate.core.words import FailureKind, Outcome
+from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason
 from millgate.observe.explanation import sentence
 
 HOLDER, OTHER = Candidate("b", 30_000, 32_000, 0.4), Candidate("a", 0, 32_000, 3.1)
@@ -20,6 +22,21 @@ def test_a_request_that_waits_for_the_cheaper_engine_says_which_and_how_long() -
     assert sentence(queued, 10.0) == (
         "queued at place 1, expected wait 0.8 s; of 32,000 prompt tokens a holds none and costs 3.1 s, "
         "b holds 30,000 and costs 0.4 s; waits for b, 2.5 s at most"
+    )
+
+
+def test_a_refusal_by_one_of_several_quotas_names_the_one_that_is_short() -> None:
+    states = (
+        QuotaState("ann.rpm", QuotaKind.RPM, 60, 59.0, 1.0),
+        QuotaState("trial.tpd", QuotaKind.TPD, 400, 20.5, 9000.0),
+    )
+    refused = Yield(1, Reason.QUOTA, 60.0, retry=False, value=51.0, bound=20.5, quota=states)
+    assert sentence(refused, 0.0) == (
+        "refused quota: of trial.tpd it needs 51, 20 are left; coming back would be useless"
+    )
+    behind = refused._replace(retry=True, retry_after_s=3.0, value=1.0, bound=59.0, promised=59.0)
+    assert sentence(behind, 0.0).startswith(
+        "refused quota: of ann.rpm it needs 1, 59 are left, 59 are promised"
     )
 
 
@@ -41,3 +58,22 @@ def test_a_request_on_two_engines_names_both_and_the_one_that_failed_it() -> Non
         cause=FailureKind.BROKEN,
     )
     assert "on reads" in sentence(ended, 0.4)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT])
+def test_a_request_that_its_engine_refused_was_not_read(kind: FailureKind) -> None:
+    ended = make_ended(
+        1,
+        Outcome.ENGINE_FAILED,
+        lane="interactive",
+        engine="hosted",
+        waited_s=0.0,
+        total_s=0.002,
+        ttft_s=None,
+        prompt_tokens=22,
+        output_tokens=0,
+        cause=kind,
+    )
+    assert sentence(ended, 0.0) == (
+        f"ended engine_failed ({kind.value}) on hosted: over after 2 ms, nothing of it read"
+    )

@@ -82,7 +82,8 @@ def converse(
 ) -> Conversation:
     """Lead one call to its end; closing the generator early ends the call's turn."""
     started, order, cost = clock(), session.next_order(), Cost.of(asked.body)
-    retries = int(asked.headers.get(_RETRY_COUNT) or 0) if _is_count(asked.headers) else 0
+    said = asked.headers.get(_RETRY_COUNT) or ""
+    retries = int(said) if said.isdigit() else 0
     if retries == 0:
         session.began()
     elif not session.may_retry():
@@ -158,7 +159,3 @@ class Leaving:
         """End the call soon: a finaliser may run while this very thread holds the session's lock."""
         if not self._turn.over:
             self._home.lost.append(self._turn)
-
-
-def _is_count(headers: Mapping[str, str]) -> bool:
-    return (headers.get(_RETRY_COUNT) or "").isdigit()

@@ -147,9 +147,10 @@ class LeaseLedger:
     def _share(self, member: Member, key: str, lease_s: float) -> float:
         """Return what this replica may use of a number: its fair share, but no more than the bounds of the others leave."""
         sharing = [each for each in self._live() if key in each.holdings]
-        whole = min(each.holdings[key].whole for each in sharing)
+        holdings = [each.holdings[key] for each in sharing]
+        whole = min(each.whole for each in holdings)
         gone = sum((each.bound(key) for each in self._by_epoch() if each.is_gone), 0.0)
-        claims = [_claim(each.holdings[key]) for each in sharing]
+        claims = [Claim(each.floor, each.wanted, each.used, each.waits_s) for each in holdings]
         fair = divide(whole - gone, claims, comes_whole=comes_whole(key), turn=int(self._now / ROTATION_S))[
             sharing.index(member)
         ]
@@ -184,10 +185,6 @@ class LeaseLedger:
                 known.told + line.told,
             )
         return tuple(pools.values())
-
-
-def _claim(holding: Holding) -> Claim:
-    return Claim(holding.floor, holding.wanted, holding.used, holding.waits_s)
 
 
 class MemoryStore:

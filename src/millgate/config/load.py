@@ -97,7 +97,7 @@ def load_config(
     `instead` replaces parts of the file before variables and flags are laid over it, so that these still count.
     Raises ConfigError naming, for each problem, the place, the dotted path and what is allowed.
     """
-    document = Document({}, {}) if file is None else _read_file(file)
+    document = Document({}, {}) if file is None else read_document(_read_text(file)[0], str(file))
     replaced = overrides.apply(document, instead, _ABSENT)
     return ConfigSources(
         replaced, [*overrides.from_environment(environ or {}), *flags], dict(environ or {})
@@ -134,10 +134,6 @@ def _with_engines(document: Document, file: str) -> tuple[Document, FileStamp]:
         return document, stamp
     moved = {("engines", len(own) + int(path[0]), *path[1:]): place for path, place in places.items() if path}
     return Document({**document.data, "engines": [*own, *items]}, {**document.places, **moved}), stamp
-
-
-def _read_file(file: Path) -> Document:
-    return read_document(_read_text(file)[0], str(file))
 
 
 def _read_text(file: Path) -> tuple[str, FileStamp]:

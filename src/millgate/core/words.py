@@ -4,6 +4,7 @@
 """
 
 from enum import StrEnum
+from typing import Final
 
 
 class Reason(StrEnum):
@@ -80,6 +81,10 @@ class FailureKind(StrEnum):
     ERROR_EVENT = "error_event"
     ABORT = "abort"
     NO_CREDIT = "no_credit"
+
+
+UNREAD: Final = (FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT)
+"""Of an answer without a token: its engine has not read the prompt."""
 
 
 class Sent(StrEnum):

@@ -183,7 +183,7 @@ class Overload:
 
     def play(self) -> OverloadOutcome:
         """Run every door in turn and return what came of it."""
-        doors: dict[str, Start] = {"no_gate": self._no_gate, "gate": self._gate}
+        doors: dict[str, Start] = {"no_gate": lambda engine: engine, "gate": self._gate}
         if self._options.peer == "haproxy":
             if (program := find_haproxy()) is None:
                 self._show.note("haproxy is not installed: its row is left out")
@@ -191,9 +191,6 @@ class Overload:
                 doors["haproxy"] = partial(self._haproxy, program)
         runs = {name: self.run_door(name, start) for name, start in doors.items()}
         return OverloadOutcome(self._capacity_per_s, bounds_of(self._wishes, self._options), runs)
-
-    def _no_gate(self, engine: StagedEngine) -> StagedEngine:
-        return engine
 
     def _gate(self, engine: StagedEngine) -> RunningGate:
         options = self._options

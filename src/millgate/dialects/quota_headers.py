@@ -51,7 +51,7 @@ def read_quota_headers(headers: Headers, wall_now_s: float) -> QuotaReading:
     found = {name: value for name, value in headers if b"ratelimit-" in name and len(value) <= _LONGEST_VALUE}
     if not found:
         return ()
-    said_at_s = _date_s(headers, wall_now_s)
+    said_at_s = date_s(headers, wall_now_s)
     words = [_read(found, f"x-ratelimit-%s-{noun}", kind, said_at_s) for noun, kind in _OPENAI.items()]
     words += [
         _read(found, f"anthropic-ratelimit-{noun}-%s", kind, said_at_s) for noun, kind in _ANTHROPIC.items()
@@ -79,7 +79,7 @@ def _written(
 ) -> list[tuple[bytes, bytes]]:
     lines = []
     for noun, state in tightest.items():
-        values = (_whole(state.limit), _whole(state.remaining), reset(state.reset_s))
+        values = (str(int(state.limit)), str(int(state.remaining)), reset(state.reset_s))
         for what, value in zip(_WHATS, values, strict=True):
             lines.append((name.format(what=what, noun=noun).encode(), value.encode()))
     return lines
@@ -101,10 +101,6 @@ def go_duration(seconds: float) -> str:
 def rfc_3339(unix_s: float) -> str:
     """Return a Unix time as Anthropic writes it: "2026-01-31T12:00:00Z", rounded up to a second."""
     return datetime.fromtimestamp(-int(-unix_s // 1), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _whole(amount: float) -> str:
-    return str(int(amount))
 
 
 def _tightest(
@@ -167,7 +163,7 @@ def _reset_s(text: str, said_at_s: float) -> float | None:
     return reset_s if reset_s <= _LONGEST_RESET_S else None
 
 
-def _date_s(headers: Headers, otherwise_s: float) -> float:
+def date_s(headers: Headers, otherwise_s: float) -> float:
     """Return when the answer was written by its own clock, Unix time."""
     for name, value in headers:
         if name == b"date" and len(value) <= _LONGEST_VALUE:

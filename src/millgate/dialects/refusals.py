@@ -55,7 +55,7 @@ def _overloaded(message: str, *, close: bool = False) -> RefusalRow:
 
 
 REASONS: Mapping[Reason, RefusalRow] = {
-    Reason.SATURATED: _overloaded("every slot is taken and none may be waited for"),
+    Reason.SATURATED: _overloaded("no engine has room, and the request may not wait so long"),
     Reason.QUEUE_FULL: _overloaded("the queue is full"),
     Reason.DISPLACED: _overloaded("more urgent work took the place in the queue"),
     Reason.TOO_LATE: _overloaded("the first token would come after the deadline"),

@@ -7,14 +7,14 @@ from functools import partial
 from typing import NamedTuple
 
 from millgate.gateway.settings import EngineAddress
-from millgate.http1.client import Upstream, UpstreamPool, UpstreamSettings
+from millgate.http1.client import UpstreamPool, UpstreamSettings
 from millgate.runtime.adapters import Adapters, AdapterWatch
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
 from millgate.runtime.engines import EngineWatch, discover, is_well
 from millgate.runtime.gauges import Gauges
 from millgate.runtime.health import EngineStanding, HealthSettings
-from millgate.runtime.metered import MeteredUpstream
+from millgate.runtime.metered import tell_quotas
 from millgate.runtime.watched import HealthCheck
 from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.routes import Bootstrap, EngineRoute
@@ -34,7 +34,6 @@ class _Engine(NamedTuple):
     watch: EngineWatch
     adapters: AdapterWatch
     check: HealthCheck
-    watched: Upstream
 
     def start(self) -> None:
         """Begin to watch; of a name without an address there is nothing to see."""
@@ -57,7 +56,7 @@ class _Engine(NamedTuple):
         address = self.address
         return EngineRoute(
             address.name,
-            self.watched,
+            self.pool,
             address.base_path.encode(),
             self.watch.on_hangup,
             _credential(address),
@@ -182,8 +181,8 @@ class Fleet:
         check.on_turn = self._turned
         check.is_shut = partial(self._is_shut, name) if address.metered else None
         check.listen(pool)
-        ways: Upstream = MeteredUpstream(pool, name, self._driver) if address.metered else pool
-        return _Engine(address, pool, watch_pool, watch, adapters, check, ways)
+        pool.on_head = partial(tell_quotas, self._driver, name) if address.metered else None
+        return _Engine(address, pool, watch_pool, watch, adapters, check)
 
     def _turned(self, standing: EngineStanding) -> None:
         self.on_turn(standing)  # which is set later
@@ -196,9 +195,15 @@ class Fleet:
         return any(each.is_shut for each in self._driver.snapshot().engines if each.name == name)
 
     def _is_alone(self, name: str) -> bool:
-        """Return whether no other engine takes work."""
+        """Return whether no other engine of its pool takes work: no provider's account that pauses, or whose breaker is open."""
+        seen = self._driver.snapshot()
+        pool = next((each.engines for each in seen.pools if name in each.engines), ())
+        paused = {
+            each.name for each in seen.engines if each.is_shut or (each.account and each.account.paused_s)
+        }
         return not any(
-            engine.check.health.takes_work for other, engine in self._engines.items() if other != name
+            other != name and other in pool and other not in paused and engine.check.health.takes_work
+            for other, engine in self._engines.items()
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final, Protocol
 
-from millgate.core.words import Reason
+from millgate.core.words import FailureKind, Reason
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
 
@@ -68,6 +68,11 @@ class Notices:
     def timeout(self, engine: str) -> None:
         """An engine did not answer in time: its client got a 504, or a stream that breaks off."""
         self._tell("engine timeouts", "engine", engine)
+
+    def key_refused(self, engine: str, kind: FailureKind) -> None:
+        """An engine refuses the gate's own key, or says that its account has no credit left."""
+        why = "no credit is left" if kind is FailureKind.NO_CREDIT else "it answers 401, 402 or 403"
+        self._tell("engine refuses the gate's key", "engine", engine, why=why)
 
     def failing(self, standing: EngineStanding) -> None:
         """An engine fails request after request, and stays because it is alone."""
@@ -168,20 +173,23 @@ class EngineNotices:
 
 
 class CapNotices:
-    """Writes one line when the cap of an engine has moved by a tenth or more since the line before.
+    """Writes one line when the cap of an engine has moved by a tenth or more since the line before, or its account's pause began or ended.
 
-    `read` returns the caps as they are now, by engine; it is called every `LOOK_S`, so that an engine has at most four lines
-    a minute. `later` is an event loop's `call_later`.
+    `read` returns the caps as they are now, by engine, and `read_pauses` for how long nothing is sent to an account; they are
+    called every `LOOK_S`, so that an engine has at most four lines of each a minute. `later` is an event loop's `call_later`.
     """
 
     def __init__(
         self,
         log: NoticeLog,
         read: Callable[[], Mapping[str, int]],
+        read_pauses: Callable[[], Mapping[str, float]],
         later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
         self._log = log
         self._read = read
+        self._read_pauses = read_pauses
+        self._paused: set[str] = set()
         self._later = later
         self._told: dict[str, int] = {}
         self._timer: Timer | None = None
@@ -195,6 +203,13 @@ class CapNotices:
             if has_moved:
                 self._log.info("engine cap", engine=engine, cap=cap, cap_before=told)
             self._told[engine] = cap if has_moved else told
+        for engine, left_s in self._read_pauses().items():
+            if left_s > 0.0 and engine not in self._paused:
+                self._paused.add(engine)
+                self._log.warning("account paused", engine=engine, left_s=round(left_s, 1))
+            elif left_s <= 0.0 and engine in self._paused:
+                self._paused.discard(engine)
+                self._log.info("account pause over", engine=engine)
         self._timer = self._later(LOOK_S, self.look)
 
     def stop(self) -> None:

@@ -66,6 +66,7 @@ async def serve(
     notices = Notices(log, asyncio.get_running_loop().time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
+    gateway.door.on_key_refused = notices.key_refused
     gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
     loop = asyncio.get_running_loop()
     turns = EngineNotices(log, loop.time, loop.call_later)
@@ -74,7 +75,7 @@ async def serve(
         gateway.cluster.on_change = partial(_lease_changed, log)
     if gateway.observers.traces is not None:
         gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
-    caps = CapNotices(log, partial(_caps, gateway), loop.call_later)
+    caps = CapNotices(log, partial(_caps, gateway), partial(_pauses, gateway), loop.call_later)
     reloader = _reloader(gateway, fetch, log, notifier, sizes)
     try:
         await gateway.start()
@@ -84,8 +85,7 @@ async def serve(
             if on_ready is not None:
                 on_ready(gateway)
             notifier.ready()
-            if gateway.cluster is None:  # shares move several times a second: no step of a limiter
-                caps.look()
+            caps.look()
             if sizes is not None:
                 sizes.discovery.start(log, reloader.ask_to_fit, reloader.ask_to_refill)
             await asked.wait()
@@ -145,7 +145,17 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
 
 
 def _caps(gateway: Gateway) -> dict[str, int]:
+    if gateway.cluster is not None:  # shares move several times a second: no step of a limiter
+        return {}
     return {engine.name: engine.limit for engine in gateway.driver.snapshot().engines}
+
+
+def _pauses(gateway: Gateway) -> dict[str, float]:
+    return {
+        each.name: each.account.paused_s
+        for each in gateway.driver.snapshot().engines
+        if each.account is not None
+    }
 
 
 def _lease_changed(log: ProcessLog, status: LeaseStatus) -> None:

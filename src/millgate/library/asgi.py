@@ -57,7 +57,8 @@ class GateMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection."""
-        if scope["type"] != "http" or scope["method"] != "POST" or not self._is_gated(scope["path"]):
+        is_gated = self._paths is None or scope.get("path") in self._paths
+        if scope["type"] != "http" or scope["method"] != "POST" or not is_gated:
             await self._app(scope, receive, send)
             return
         client = _Client(receive, send)
@@ -70,9 +71,6 @@ class GateMiddleware:
         finally:
             self._bytes_queued -= len(client.body)
             client.close()
-
-    def _is_gated(self, path: str) -> bool:
-        return self._paths is None or path in self._paths
 
     async def _read(self, client: "_Client") -> RefusalAnswer | None:
         """Take the body in; return the refusal of one that is too large, for us or for now."""

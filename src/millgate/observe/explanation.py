@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from millgate.core.decisions import Admit, Cancel, Candidate, Classed, Decision, Ended, Leg, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.words import ClassedBy, Counted, Outcome, Reason, Stage
+from millgate.core.words import UNREAD, ClassedBy, Counted, Outcome, Reason, Stage
 from millgate.observe.refusals import OVERLOAD_REASONS
 from millgate.observe.ring import Recorded, Step
 
@@ -243,23 +243,31 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
         return f"it needs {value:,.0f} streams, no engine ever has more than {bound:,.0f}"
     if decision.reason is Reason.OVERLOADED_GATE:
         return f"the gate itself is too busy, {seconds(value)} late"
-    if decision.promised:
-        return _PROMISED.format(value, max(0.0, bound), decision.promised)
+    if decision.reason is Reason.QUOTA:
+        return _of_quota(decision) + _QUOTA[decision.promised > 0.0].format(
+            value, max(0.0, bound), decision.promised
+        )
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
+
+
+def _of_quota(decision: Yield) -> str:
+    """Name the limit that has so much left."""
+    left = max(0.0, decision.bound)
+    return next((f"of {each.rule} " for each in decision.quota if each.remaining == left), "")
 
 
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
     Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",
     Reason.QUEUE_FULL: "the lane holds {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
-    Reason.QUOTA: "it needs {:,.0f}, {:,.0f} are left",
     Reason.TENANT_LIMIT: "{:,.0f} of its tenant's {:,.0f} streams are in",
     Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
     Reason.TOO_LARGE: "it needs {:,.0f} tokens, no more than {:,.0f} ever fit (engine, quota or account)",
 }
-_PROMISED: Final = (
-    "it needs {:,.0f}, {:,.0f} are left, {:,.0f} are promised to clients that were told to come before it"
+_QUOTA: Final = (
+    "it needs {:,.0f}, {:,.0f} are left",
+    "it needs {:,.0f}, {:,.0f} are left, {:,.0f} are promised to clients that were told to come before it",
 )
 _AFTER_WAITING: Final = {
     Reason.TOO_LATE: "{}, and the first token would come later",
@@ -286,6 +294,8 @@ def _ended(decision: Ended) -> str:
 
 def _served(decision: Ended) -> str:
     ttft = "" if decision.ttft_s is None else f"first token after {seconds(decision.ttft_s)}, "
+    if decision.cause in UNREAD and not decision.output_tokens:
+        return f"over after {seconds(decision.total_s)}, nothing of it read"
     cached = f" ({decision.cached_tokens:,} of them from its cache)" if decision.cached_tokens else ""
     tokens = f"{decision.prompt_tokens:,} tokens read{cached} and {decision.output_tokens:,} written"
     return f"{ttft}over after {seconds(decision.total_s)}, {tokens}"

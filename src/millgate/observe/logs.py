@@ -104,7 +104,7 @@ def json_line(level: str, event: str, fields: Fields) -> str:
 
 def _in_words(level: str, event: str, fields: Fields) -> str:
     """Render `millgate: event (name value, ...)`; JSON's escapes keep control characters off the terminal."""
-    details = ", ".join(f"{name} {_word(value)}" for name, value in fields.items())
+    details = ", ".join(f"{name} {json.dumps(str(value))[1:-1]}" for name, value in fields.items())
     return f"millgate: {'' if level == 'info' else level + ': '}{event}{f' ({details})' if details else ''}"
 
 
@@ -115,7 +115,3 @@ def places(error: BaseException) -> list[str]:
     """
     frames = traceback.extract_tb(error.__traceback__)[-_MOST_FRAMES:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-
-
-def _word(value: object) -> str:
-    return json.dumps(str(value))[1:-1]

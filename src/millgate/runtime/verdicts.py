@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from millgate.core.words import FailureKind, QuotaKind
 from millgate.dialects.contract import EngineError
+from millgate.dialects.quota_headers import Headers, date_s
 from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
 from millgate.http1.client import AnswerHead
 from millgate.runtime.metered import lacks_credit, named_limit
@@ -40,13 +41,7 @@ SAID_NOTHING: Final = Said()
 
 def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
     """Return how this error answer counts, and what it says beside: a hint, a limit, or that the request is at fault."""
-    status, hint = head.status, hint_s(head.headers)
-    if lacks_credit(status, body):
-        return FailureKind.NO_CREDIT, Said()
-    if status in OVERLOADED:
-        over = status == _OVER_LIMIT
-        return FailureKind.REFUSED, Said(hint, over, named_limit(body) if over else None)
-    return FailureKind.STATUS, blame(status, hint)
+    return _judged(head.status, body, hint_s(head.headers), FailureKind.STATUS)
 
 
 def blame(status: int, hint: float | None = None) -> Said:
@@ -58,10 +53,16 @@ def blame(status: int, hint: float | None = None) -> Said:
 
 def event_verdict(error: EngineError) -> tuple[FailureKind, Said]:
     """Return how an error that stands in a stream counts, and what is at fault."""
-    said = blame(error.status)
-    if lacks_credit(error.status, error.body):
-        return FailureKind.NO_CREDIT, said
-    return FailureKind.REFUSED if error.status in OVERLOADED else FailureKind.ERROR_EVENT, said
+    return _judged(error.status, error.body, None, FailureKind.ERROR_EVENT)
+
+
+def _judged(status: int, body: bytes, hint: float | None, kind: FailureKind) -> tuple[FailureKind, Said]:
+    if lacks_credit(status, body):
+        return FailureKind.NO_CREDIT, SAID_NOTHING
+    if status in OVERLOADED:
+        over = status == _OVER_LIMIT
+        return FailureKind.REFUSED, Said(hint, over, named_limit(body) if over else None)
+    return kind, blame(status, hint)
 
 
 @lru_cache(maxsize=64)  # clients say the same few numbers with every request
@@ -72,18 +73,19 @@ def seconds(value: bytes | None) -> float | None:
     return float(value) or None
 
 
-def hint_s(headers: Sequence[tuple[bytes, bytes]]) -> float | None:
+def hint_s(headers: Headers) -> float | None:
     """Return an engine's own retry hint, milliseconds, seconds or a date, clamped to what we would say ourselves."""
     exact, given = seconds(_first(headers, b"retry-after-ms")), _first(headers, b"retry-after")
     hint = exact / 1000 if exact is not None else 0.0 if given == b"0" else seconds(given)
     if hint is None and given[:1].isalpha():
-        hint = _until(given)
+        hint = _until(given, headers)
     return None if hint is None else min(MOST_HINT_S, max(LEAST_HINT_S, hint))
 
 
-def _until(date: bytes) -> float | None:
+def _until(date: bytes, headers: Headers) -> float | None:
+    """Return how far a date lies behind the answer's own, as the clocks of provider and gate may differ."""
     try:
-        return parsedate_to_datetime(date.decode("latin-1")).timestamp() - time.time()
+        return parsedate_to_datetime(date.decode("latin-1")).timestamp() - date_s(headers, time.time())
     except (ValueError, OverflowError):
         return None
 

@@ -140,8 +140,8 @@ class HealthCheck:
 
     def _look(self) -> None:
         self._timer = None
-        health, settings, alone = self.health, self.health.settings, self._alone()
-        quick = alone and (health.in_doubt or health.stance is not Stance.UP)
+        health, settings = self.health, self.health.settings
+        alone = quick = (health.in_doubt or health.stance is not Stance.UP) and self._alone()
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)
         health.waited(self._now(), alone=alone)
         if self.is_shut is not None and self.is_shut() is not self._was_shut:
@@ -169,7 +169,8 @@ class HealthCheck:
     def _looked(self, complaint: str | None, *, silent: bool = False, refused: bool = False) -> None:
         """The health page has answered, or not (`silent`); `refused` if there was not even a connection."""
         if self._running:
-            self.health.looked(complaint, self._now(), alone=self._alone())
+            alone = self.health.stance is Stance.DOWN and self._alone()
+            self.health.looked(complaint, self._now(), alone=alone)
             is_down = self.health.stance is Stance.DOWN
             self.deserted = refused and is_down
             self.unreachable = silent and is_down

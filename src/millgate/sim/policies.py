@@ -65,10 +65,6 @@ class WithoutPrefixes:
         return self._core.next_wake()
 
 
-def _gate(settings: Settings) -> DecidingCore:
-    return build_governor(settings, 0.0)
-
-
 def _cap_and_yield(settings: Settings) -> DecidingCore:
     """The pure primitive: the same hard cap, and nothing queued."""
     lanes = tuple(replace(lane, max_queue=0) for lane in settings.lanes)
@@ -92,6 +88,6 @@ POLICIES: Mapping[str, Callable[[Settings], DecidingCore]] = MappingProxyType(
         "plain queue": _plain_queue,
         "endless queue": _endless_queue,
         "cap and yield": _cap_and_yield,
-        "gate": _gate,
+        "gate": lambda settings: build_governor(settings, 0.0),
     }
 )

@@ -9,8 +9,9 @@ from core.world import steady_prior
 from millgate.core.decisions import Admit, Ended, Queue, Yield
 from millgate.core.events import Failed, Finished, Released
 from millgate.core.governor import Governor
-from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit
+from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit, Settings
 from millgate.core.words import DeadlineFrom, FailureKind, Outcome, QuotaKind, Sent
+from millgate.wiring.governor import build_governor
 
 
 def _declined(attempt: int) -> Failed:
@@ -160,6 +161,34 @@ def test_an_account_without_credit_pauses_nothing() -> None:
         assert isinstance(ended, Ended)
         assert (ended.outcome, ended.cause) == (Outcome.ENGINE_FAILED, FailureKind.NO_CREDIT)
         gate.handle(Released(attempt), 0.0)
+
+
+def test_an_account_of_the_gates_own_key_without_credit_takes_no_work_from_one_that_has_credit() -> None:
+    """Its refusals came at once, so it was always the idlest: all requests went there and were refused."""
+    spent, paid = (
+        EngineSettings(
+            name,
+            8,
+            prior=steady_prior(2.0),
+            account=AccountSettings((QuotaLimit(QuotaKind.RPM, 6000.0),)),
+            own_key=True,
+        )
+        for name in ("spent", "paid")
+    )
+    gate = build_governor(Settings((LaneSettings("lane", deadline_s=60.0),), (spent, paid)), 0.0)
+    refused = 0
+    for attempt in range(1, 101):
+        now = 0.05 * attempt
+        decision = ask(gate, attempt, now)
+        assert isinstance(decision, Admit)
+        if decision.legs[0].engine == "spent":
+            refused += 1
+            gate.handle(Failed(attempt, FailureKind.NO_CREDIT, Sent.REQUEST), now + 0.001)
+        else:
+            gate.handle(Finished(attempt, 100, 10), now + 0.001)
+        gate.handle(Released(attempt), now + 0.001)
+
+    assert refused <= 6
 
 
 @pytest.mark.parametrize("asked_at", [1.0, 20.0, 45.0])

@@ -3,10 +3,10 @@
 import pytest
 
 from millgate.core.limits.breaker import (
+    BLAMELESS,
     CONSECUTIVE_FAILURES,
     FIRST_PAUSE_S,
     Breaker,
-    counts_against,
 )
 from millgate.core.measure import ENOUGH, WINDOW_S
 from millgate.core.settings import LONGEST_HINT_S
@@ -118,6 +118,4 @@ def test_the_engines_own_hint_lengthens_the_pause_within_its_bound(hint_s: float
 
 
 def test_only_what_blames_the_engine_counts() -> None:
-    blameless = {FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT}
-
-    assert {kind for kind in FailureKind if not counts_against(kind)} == blameless
+    assert set(BLAMELESS) == {FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lab.provider.law import Grant, ProviderLaw
 
 from millgate.core.events import QuotaReading, Remaining
-from millgate.core.quotas.account import Account, Refusal
+from millgate.core.quotas.account import Account
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.words import QuotaKind
@@ -143,6 +143,7 @@ class World:
     def _has_ended(self, job: Job, said: QuotaReading, now: float) -> None:
         self.account.seen(said, now)
         self.account.settle(job.reservation, job.prompt, 0, job.output, now)
+        self.account.answered(job.prompt, 0, job.output)
         self._send_all(now)
 
     def _comes_back(
@@ -150,7 +151,7 @@ class World:
     ) -> None:
         self.account.seen(said, now)
         self.account.settle(job.reservation, 0, 0, 0, now)
-        self.account.refused(Refusal.LIMIT, hint_s, now, named)
+        self.account.refused(hint_s, now, named)
         self._send_all(now)
 
     def _says(self, now: float) -> QuotaReading:

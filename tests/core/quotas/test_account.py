@@ -4,7 +4,8 @@ import pytest
 
 from core.quotas.provider_world import World
 from millgate.core.events import Remaining
-from millgate.core.quotas.account import CUSHION, MARGIN, Account, Refusal
+from millgate.core.quotas.account import CUSHION, MARGIN, Account
+from millgate.core.quotas.bucket import Sizes
 from millgate.core.settings import AccountSettings, QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
 
@@ -61,14 +62,19 @@ def rested(*limits: QuotaLimit) -> Account:
 
 
 def left(of: Account, now: float) -> dict[QuotaKind, float]:
-    return {kind: remaining for kind, _, remaining, _ in of.report(now) if remaining is not None}
+    return {limit.kind: max(0.0, bucket.level(now)) for limit, bucket, _ in of.shared(Sizes(1, 1))}
+
+
+def amount(of: Account) -> float:
+    """Return the first limit as it stands."""
+    return of.shared(Sizes(1, 1))[0][0].amount
 
 
 def test_an_account_without_limits_lets_everything_go_until_it_is_refused() -> None:
     free = account()
 
     assert free.wait_s(10**6, 10**6, None, 0.0) == 0.0
-    free.refused(Refusal.OVERLOAD, 3.0, 0.0)
+    free.pause(3.0, 0.0)
     assert free.wait_s(1, 1, None, 1.0) == 2.0
 
 
@@ -137,12 +143,25 @@ def test_a_lower_limit_than_configured_is_believed_and_a_higher_one_is_not() -> 
     full.seen((Remaining(QuotaKind.RPM, 60, 60),), 1000.0)
 
     assert left(full, 2000.0)[QuotaKind.RPM] == pytest.approx(58.8)
-    assert full.report(2000.0)[0].limit == 60
+    assert amount(full) == 60
+
+
+def test_a_limit_that_the_provider_lowers_and_raises_again_is_followed_up_to_the_configured_one() -> None:
+    full = rested(RPM)
+    full.seen((Remaining(QuotaKind.RPM, 60, 60),), 1000.0)
+    full.seen((Remaining(QuotaKind.RPM, None, 50),), 1001.0)
+    assert amount(full) == 60
+
+    full.seen((Remaining(QuotaKind.RPM, 300, 300),), 2000.0)
+    assert amount(full) == 300
+    full.seen((Remaining(QuotaKind.RPM, 6000, 6000),), 3000.0)
+    assert amount(full) == 600
+    assert left(full, 3060.0)[QuotaKind.RPM] == pytest.approx(588)
 
 
 def test_a_refusal_empties_its_limit_and_pauses_everything_until_the_hint() -> None:
     full = rested(RPM, QuotaLimit(QuotaKind.ITPM, 60_000))
-    full.refused(Refusal.LIMIT, 12.0, 1000.0, QuotaKind.RPM)
+    full.refused(12.0, 1000.0, QuotaKind.RPM)
 
     assert full.wait_s(1, 1, None, 1005.0) >= 7.0
     assert left(full, 1012.0)[QuotaKind.RPM] == 0.0
@@ -156,21 +175,47 @@ def test_a_refusal_empties_its_limit_and_pauses_everything_until_the_hint() -> N
 def test_refusals_without_a_hint_pause_ever_longer_until_an_answer_comes() -> None:
     free, now, pauses = account(), 0.0, []
     for _ in range(8):
-        free.refused(Refusal.OVERLOAD, None, now)
-        free.refused(Refusal.OVERLOAD, None, now)
+        free.pause(None, now)
+        free.pause(None, now)
         pauses.append(free.wait_s(1, 1, None, now))
         now += pauses[-1]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
-    free.settle(free.take(1, 1, None, now), 1, 0, 1, now)
-    free.refused(Refusal.OVERLOAD, None, now)
+    free.answered(1, 0, 1)
+    free.pause(None, now)
 
     assert free.wait_s(1, 1, None, now) == 1.0
 
 
+def test_a_refusal_that_names_no_limit_does_not_end_the_day() -> None:
+    """The day stood lowest, as the minute had filled up: one 429 for too many at once left a seventieth of the rate."""
+    full = rested(RPM, QuotaLimit(QuotaKind.RPD, 10_000))
+    for _ in range(500):
+        full.take(1, 1, None, 1000.0)
+    full.take(1, 1, None, 2000.0)
+    full.refused(2.0, 2000.0)
+
+    assert full.wait_s(1, 1, None, 2000.0) >= 2.0
+    assert full.wait_s(1, 1, None, 2000.0, place=600) < 90.0
+    full.refused(2.0, 2200.0, QuotaKind.RPD)
+    assert full.wait_s(1, 1, None, 2200.0, place=600) > 3600.0
+
+
+def test_an_answer_to_which_nothing_is_written_ends_a_row_of_pauses_too() -> None:
+    """Embeddings: their pauses grew to a minute with every refusal of a day."""
+    free, now = account(), 0.0
+    for _ in range(5):
+        free.refused(None, now)
+        now += free.wait_s(1, 0, None, now)
+        free.answered(10, 0, 0)
+    free.refused(None, now)
+
+    assert free.wait_s(1, 0, None, now) == 1.0
+
+
 def test_an_absurd_hint_is_tried_again_after_an_hour() -> None:
     free = account()
-    free.refused(Refusal.LIMIT, 1e12, 0.0)
+    free.refused(1e12, 0.0)
 
     assert free.wait_s(1, 1, None, 0.0) == 3600.0
-    free.refused(Refusal.LIMIT, -5.0, 4000.0)
+    free.refused(-5.0, 4000.0)
     assert free.wait_s(1, 1, None, 4000.0) == 0.0

@@ -245,7 +245,10 @@ def test_the_limit_that_a_429_names_is_lowered_behind_the_real_door() -> None:
         async with standing(refuse, account=AccountSettings(limits)) as stand:
             assert (await stand.ask(chat("first"))).status == 429
             provider = stand.gateway.driver._governor._knowledge.engines.by_name["engine"].provider  # type: ignore[attr-defined]
-            left = {each.kind: each.remaining for each in provider._account.report(time.monotonic())}
+            now, sizes = time.monotonic(), Sizes(1, 1)
+            left = {
+                limit.kind: max(0.0, bucket.level(now)) for limit, bucket, _ in provider.account.shared(sizes)
+            }
         assert left[QuotaKind.OTPM] == 0.0
         assert left[QuotaKind.RPM] > 0.0
 

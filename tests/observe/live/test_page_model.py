@@ -84,6 +84,24 @@ def test_refusals_make_the_banner_and_carry_their_beginning() -> None:
     assert "80 % refused because no stream was free; engines full" in said.text
 
 
+@pytest.mark.parametrize(
+    ("left", "paused_s", "said"),
+    [
+        (0.01, 0.0, "Calm; engine has used up what its account grants"),
+        (-0.3, 9.0, "Calm; engine gets nothing for 9.0 s, its provider has refused"),
+        (0.5, 0.0, "Calm"),
+    ],
+)
+def test_an_account_without_quota_is_named_in_the_sentence(left: float, paused_s: float, said: str) -> None:
+    """With no stream in use it looked like an overload of nothing."""
+    room = Room()
+    snapshot = room.core.snapshot(room.now)
+    account = AccountReading(left, 0.0, paused_s, breaker_open=False)
+    engine = replace(snapshot.engines[0], name="engine", account=account)
+
+    assert painter_of(room, replace(snapshot, engines=(engine,))).paint().banner.text == said
+
+
 def test_growth_is_read_off_the_last_steps() -> None:
     room = Room(streams=10)
     for attempt in range(1, 5):

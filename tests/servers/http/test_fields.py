@@ -73,6 +73,12 @@ def test_an_engines_hint_may_be_a_date() -> None:
     assert 28.0 < hint <= 30.0
 
 
+def test_a_hint_that_is_a_date_is_held_against_the_answers_own() -> None:
+    """The clock of the provider is ten minutes ahead: the hint was a minute, the longest."""
+    said, until = (formatdate(time.time() + ahead_s, usegmt=True).encode() for ahead_s in (600.0, 603.0))
+    assert hint_s(((b"date", said), (b"retry-after", until))) == 3.0
+
+
 @pytest.mark.parametrize("given", [b"a\x1b[31m", b'a"b', b"a\\b", b"\xff", b"", b"a b"])
 def test_an_id_that_could_break_a_log_line_is_not_taken(given: bytes) -> None:
     assert not is_harmless_id(given)

@@ -29,7 +29,7 @@ from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.governor.tenant_streams import SHARE_COMES_S, TenantStreams
 from millgate.core.measure import WINDOW_S, Window
 from millgate.core.quotas.ledger import Ledger, Who
-from millgate.core.settings import MOST_TENANTS, Settings, TenantSettings
+from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS, Settings, TenantSettings
 from millgate.core.snapshot import TenantSnapshot
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.lane import REMEMBERED_S
@@ -233,7 +233,7 @@ class Allowances:
             short = self._short_of_quota(request, now)
             if short is not None:
                 return short
-        return self._own_streams(request)
+        return self._own_streams(request, now)
 
     def _short_of_quota(self, request: Request, now: float) -> Shortfall | None:
         who, sizes = _who(request), request.sizes()
@@ -248,11 +248,15 @@ class Allowances:
             return Shortfall(reason, short.needed, short.left, short.wait_s, behind)
         return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
-    def _own_streams(self, request: Request) -> Shortfall | None:
-        short = self.streams.shortfall(request.tenant, request.arrival.answers) if self._tenants else None
+    def _own_streams(self, request: Request, now: float) -> Shortfall | None:
+        answers = request.arrival.answers
+        short = self.streams.shortfall(request.tenant, answers, now) if self._tenants else None
         if short is None:
             return None
-        wait_s = request.route.up[0].expected_service_s() / short.cap if short.is_full else SHARE_COMES_S
+        # Clients are told successive times; one that is back was counted when it was told.
+        place = max(answers, short.told + (0 if request.recognised else answers))
+        each_s = request.route.up[0].expected_service_s() / short.cap
+        wait_s = max(each_s, min(LONGEST_HINT_S, place * each_s)) if short.is_full else SHARE_COMES_S
         return Shortfall(Reason.TENANT_LIMIT, short.here, short.most, wait_s)
 
     def arrived(self, request: Request, refused: Reason | None, now: float) -> None:

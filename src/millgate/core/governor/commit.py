@@ -15,6 +15,7 @@ from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newc
 from millgate.core.governor.turns import lets_pass, next_queued
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
+from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Totals
@@ -392,7 +393,7 @@ def _leave_record(
     appointment = Appointment(now, hint)
     if reason is Reason.QUOTA and decision.retry:
         allowances.told(request, _kind(request), appointment, now)
-    elif reason is Reason.TENANT_LIMIT:
+    elif reason is Reason.TENANT_LIMIT and hint < LONGEST_HINT_S:
         tenant, streams = request.tenant, request.arrival.answers
         allowances.streams.told(tenant, streams, appointment.lapses_at, now, is_back=request.recognised)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)

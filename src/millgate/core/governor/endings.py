@@ -35,7 +35,7 @@ from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Totals
 from millgate.core.state.leg import has_taken_over
-from millgate.core.words import FailureKind, IgnoresHangups, Outcome, Reason, Stage
+from millgate.core.words import UNREAD, FailureKind, IgnoresHangups, Outcome, Reason, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
 _GAUGE_SETTLE_S: Final = 0.25
@@ -184,6 +184,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     if engine.signal is not None and event.kind in _OVERLOADED and attempt.lost_reader is None:
         engine.signal.failed()
     if again is None:
+        if event.kind in UNREAD and not attempt.output_seen:
+            attempt.settles(0, 0, now)
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)
     return try_again(knowledge, attempt, again, now)

@@ -205,7 +205,7 @@ class Governor:
     def _quota_seen(self, event: events.QuotaSeen, now: float) -> tuple[Decision, ...]:
         engine = self._knowledge.engines.by_name.get(event.engine)
         if engine is not None and engine.provider is not None:
-            engine.provider.seen(event.reading, now)
+            engine.provider.account.seen(event.reading, now)
         return ()
 
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:

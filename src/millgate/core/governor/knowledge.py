@@ -160,7 +160,7 @@ class Engines:
         """Read anew which engines take work: one went up or down, or has other limits."""
         self.routes.turned()
         every = self.routes.every
-        up = [engine for engine in self.by_name.values() if _answers(engine)]
+        up = [each for each in self.by_name.values() if each.up and not each.retired and not each.only_reads]
         # The same object where one route has them all: `placement` knows its engines by identity.
         self.up = every[0].up if len(every) == 1 else tuple(up)
         self.placement.choose_among(self.up)
@@ -392,8 +392,3 @@ def first_due(knowledge: Knowledge) -> float | None:
         return first
     least = min(leg_at, inf if first is None else first, inf if drain_by is None else drain_by)
     return least if least < inf else None
-
-
-def _answers(engine: Engine) -> bool:
-    """Return whether it takes requests, and not prompts alone."""
-    return engine.up and not engine.retired and not engine.only_reads

@@ -40,7 +40,7 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
             engine.gate.leased(share)
             knowledge.engines.learned_of(engine)
         if engine.provider is not None:
-            engine.provider.leased(accounts.get(name), now)
+            engine.provider.account.leased(accounts.get(name), now)
     lines = {line.pool: line for line in granted.lines}
     for pool in knowledge.engines.routes.pools:
         up = [engine.gate for engine in pool.engines if engine.up]
@@ -218,7 +218,7 @@ def _of_account(engine: Engine, line: _Line, now: float) -> Iterable[SharedNumbe
     usual = Sizes(round(engine.work_prompt.mean), round(engine.work_output.mean))
     numbers: list[SharedNumber] = []
     for sizes in [usual, *(head.sizes() for head in line.heads)]:
-        for limit, bucket, needed in engine.provider.shared(sizes):
+        for limit, bucket, needed in engine.provider.account.shared(sizes):
             names = (engine.settings.name, limit.kind.value)
             numbers += _of_bucket(("account_rate", "account_burst"), names, bucket, limit, needed, now)
     return _largest(numbers)

@@ -44,7 +44,28 @@ def expected_wait_s(request: Request, place: int, now: float) -> float:
     permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
     if len(accounts) < len(route.up):
         return permit_s
-    return max(permit_s, min([account.wait_s(request.sizes(), now, place) for account in accounts]))
+    sizes = request.sizes()
+    waits = [(each.wait_s(sizes, now), each.wait_s(sizes, now, place)) for each in accounts]
+    return max(permit_s, _together_s(waits, place))
+
+
+def _together_s(waits: list[tuple[float, float]], place: int) -> float:
+    """Return when the `place`-th of a line goes that several accounts take from.
+
+    Each would take the first of such a line, and the `place`-th, after so long if it were alone, and those between at even steps.
+    """
+    waits.sort()
+    soonest_s, taken, per_s = inf, 0.0, 0.0
+    for first_s, last_s in waits:
+        if first_s >= soonest_s:
+            break
+        if last_s <= first_s:
+            return first_s
+        if last_s < inf:
+            each_per_s = (place - 1) / (last_s - first_s)
+            taken, per_s = taken + 1.0 - first_s * each_per_s, per_s + each_per_s
+            soonest_s = max(first_s, (place - taken) / per_s)
+    return soonest_s
 
 
 def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> tuple[float, float, float]:

@@ -27,12 +27,13 @@ class StreamsUse(NamedTuple):
 
 
 class StreamsShort(NamedTuple):
-    """How many streams a tenant has here and may have here, how many at all replicas, and whether all of those are out."""
+    """How many streams a tenant has here and may have here, how many at all replicas, whether all of those are out, and for how many its clients are to be back."""
 
     here: int
     most: int
     cap: int
     is_full: bool
+    told: int
 
 
 class _Told(NamedTuple):
@@ -64,7 +65,7 @@ class TenantStreams:
         """Count against these shares of the caps, and know how many streams the tenants have at all other replicas."""
         self._shares, self._elsewhere = shares, elsewhere
 
-    def shortfall(self, tenant: str, streams: int) -> StreamsShort | None:
+    def shortfall(self, tenant: str, streams: int, now: float) -> StreamsShort | None:
         """Return what this tenant has and may have where so many more are too many; None where they may go."""
         cap = self._caps.get(tenant)
         if cap is None:
@@ -75,7 +76,9 @@ class TenantStreams:
         needed = inside + streams if inside else min(streams, cap)
         if needed <= most:
             return None
-        return StreamsShort(inside, most, cap, needed + self._elsewhere.get(tenant, 0) > cap)
+        told = self._told.get(tenant, _Told())
+        is_full = needed + self._elsewhere.get(tenant, 0) > cap
+        return StreamsShort(inside, most, cap, is_full, told.streams if told.until >= now else 0)
 
     def begins(self, tenant: str, streams: int) -> None:
         """Count a request that is let in or queued."""

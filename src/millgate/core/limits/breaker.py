@@ -3,7 +3,7 @@
 It opens on so many failures in a row (an engine that is dead), or on as many failures as successes in a window of `ENOUGH` calls (Hystrix's `requestVolumeThreshold`, 20; one that
 is half dead, or that a balancer in front of several hides; Hystrix's `errorThresholdPercentage`, 50). It stays open for a
 time that doubles with every try that fails, up to the longest hint that a client is ever given. Then one request at a time is let through; the first success closes
-it. `counts_against` says which failures count; an answer that blames the request, or its client's key, is neither a failure nor a success.
+it. Failures that are not `BLAMELESS` count; an answer that blames the request, or its client's key, is neither a failure nor a success.
 """
 
 from millgate.core.measure import ENOUGH, WINDOW_S, Window
@@ -15,16 +15,8 @@ CONSECUTIVE_FAILURES = 5
 FIRST_PAUSE_S = 5.0
 """How long it stays open the first time: Hystrix's `sleepWindowInMilliseconds`, 5,000."""
 
-_BLAMELESS = (FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT)
-
-
-def counts_against(kind: FailureKind) -> bool:
-    """Return whether a failure of this kind says that the engine is unwell.
-
-    An error event or `abort` inside an answer does not: an engine that streams is alive, and the request may be to blame.
-    Nor does an account without credit.
-    """
-    return kind not in _BLAMELESS
+BLAMELESS = (FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT)
+"""Failures that do not say that the engine is unwell: one that streams is alive, and the request may be to blame; nor does a client's account without credit."""
 
 
 class Breaker:

@@ -16,7 +16,6 @@ back. It costs no quota, because the provider's bucket fills meanwhile and holds
 """
 
 from dataclasses import replace
-from enum import StrEnum
 
 from millgate.core.events import AccountShare, QuotaReading, QuotaShare, Remaining
 from millgate.core.measure import WINDOW_S, Ewma
@@ -59,18 +58,12 @@ _EITHER_TOKENS = (QuotaKind.ITPM, QuotaKind.OTPM)
 _LONGEST_HINT_S = 3600.0
 
 
-class Refusal(StrEnum):
-    """Why a provider sent a request back: a limit of the account (429), or its own overload (503, 529)."""
-
-    LIMIT = "limit"
-    OVERLOAD = "overload"
-
-
 class _Limit:
     """One limit of the account: our bucket, and the rate at which others seem to take from the provider's."""
 
     def __init__(self, limit: QuotaLimit, now: float) -> None:
         self.limit = limit
+        self._most = limit.amount
         as_made = limit.charges_as_made
         self.reserve = replace(limit, output=OutputCharge.EXPECTED) if as_made else limit
         self.bucket = Bucket(limit.rate_per_s * (1.0 - MARGIN), _kept_burst(limit), now)
@@ -147,10 +140,11 @@ class _Limit:
         bucket.lower_to(-missing - self._still_to_charge(unproduced), now)
 
     def seen(self, word: Remaining, unproduced: float, now: float) -> None:
-        """Take the provider's word where it says less than we thought."""
-        if word.limit is not None and 0.0 < word.limit < self.limit.amount:
-            self.limit = replace(self.limit, amount=word.limit)
-            self.reserve = replace(self.reserve, amount=word.limit)
+        """Take the provider's word where it says less than we thought; a limit that it raises again counts up to the configured one."""
+        amount = min(word.limit or self.limit.amount, self._most)
+        if amount != self.limit.amount:
+            self.limit = replace(self.limit, amount=amount)
+            self.reserve = replace(self.reserve, amount=amount)
             self.expect_others(min(self.others_per_s, self._rate_per_s() * _MOST_OTHERS), now)
         if word.remaining is None:
             return
@@ -246,7 +240,7 @@ class Account:
             if each.limit.is_final:
                 each.usual.add(amount)
             share = bucket.level(now) / bucket.burst
-            if share < lowest:
+            if share < lowest and each.limit.period_s == MINUTE_S:
                 lowest, self._tightest = share, each
         self._unproduced += output_tokens
         return Reservation(tuple(charges), sizes)
@@ -284,14 +278,16 @@ class Account:
         output_tokens: int | None,
         now: float,
     ) -> None:
-        """Correct to what was really used; None leaves an estimate as it is. An answer ends a row of pauses."""
+        """Correct to what was really used; None leaves an estimate as it is."""
         self._unproduced -= reservation.unproduced
         reservation.settle(prompt_tokens, cached_tokens, output_tokens, now)
-        if output_tokens:
-            self._pause_s = FIRST_PAUSE_S
-            if prompt_tokens is not None:
-                for each in self._limits.values():
-                    each.answered(prompt_tokens, cached_tokens, output_tokens)
+
+    def answered(self, prompt_tokens: int | None, cached_tokens: int, output_tokens: int) -> None:
+        """Learn from a whole answer, after `settle`. It ends a row of pauses, also where nothing was to be written."""
+        self._pause_s = FIRST_PAUSE_S
+        if prompt_tokens is not None:
+            for each in self._limits.values():
+                each.answered(prompt_tokens, cached_tokens, output_tokens)
 
     def cancel(self, reservation: Reservation, now: float) -> None:
         """Give everything back: nothing has reached the provider."""
@@ -305,22 +301,24 @@ class Account:
             if limit is not None:
                 limit.seen(word, self._unproduced, now)
 
-    def refused(
-        self, kind: Refusal, hint_s: float | None, now: float, limit: QuotaKind | None = None
-    ) -> None:
-        """Learn from a refusal, after `settle`: pause until its hint; the limit that refused is empty.
+    def refused(self, hint_s: float | None, now: float, limit: QuotaKind | None = None) -> None:
+        """Learn from a 429, after `settle`: pause until its hint; the limit that refused is empty.
 
-        `limit` is the one that the answer names. Without a name it is the one that stood lowest here
-        when the last request was sent.
+        `limit` is the one that the answer names. Without a name it is the one of a minute that stood lowest here
+        when the last request was sent: of a day it would shut the account for hours, and a pause tells as much.
         """
+        pause_s = self.pause(hint_s, now)
+        empty = self._tightest if limit is None else self._named(limit, now)
+        if empty is not None:
+            empty.emptied(pause_s, self._unproduced, now)
+
+    def pause(self, hint_s: float | None, now: float) -> float:
+        """Send nothing until the hint of a refusal is over, of an overload too; return how long that is."""
         if hint_s is None and now >= self._paused_until:
             hint_s, self._pause_s = self._pause_s, min(2.0 * self._pause_s, MINUTE_S)
         pause_s = min(max(0.0, hint_s or 0.0), _LONGEST_HINT_S)
         self._paused_until = max(self._paused_until, now + pause_s)
-        if kind is Refusal.LIMIT:
-            empty = self._tightest if limit is None else self._named(limit, now)
-            if empty is not None:
-                empty.emptied(pause_s, self._unproduced, now)
+        return pause_s
 
     def _named(self, kind: QuotaKind, now: float) -> _Limit | None:
         """Return the limit of this name; "tokens" alone may mean either kind of them, then the lower one."""
@@ -329,13 +327,6 @@ class Account:
             return limit
         either = [each for name, each in self._limits.items() if name in _EITHER_TOKENS]
         return min(either, key=lambda each: each.bucket.level(now) / each.bucket.burst, default=None)
-
-    def report(self, now: float) -> tuple[Remaining, ...]:
-        """Return every limit as it stands here: its amount, what may be sent now, when it is full."""
-        return tuple(
-            Remaining(kind, each.limit.amount, max(0.0, each.bucket.level(now)), each.bucket.full_in_s(now))
-            for kind, each in self._limits.items()
-        )
 
 
 def _kept_burst(limit: QuotaLimit) -> float:

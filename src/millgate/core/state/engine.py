@@ -193,7 +193,8 @@ class Engine:
         self.drain, self.permit_times = DrainRate(settings.max_inflight), PermitTimes()
         self.position, self.number, self.cost_floor = 0, 0, CostFloor()
         self.longest_read = inf if settings.prior.certain else 0.0
-        self.provider = None if settings.account is None else Provider(settings.account, now)
+        account = settings.account
+        self.provider = None if account is None else Provider(account, now, own_key=settings.own_key)
         self.pace_s = self.service.tpot_s(settings.max_inflight)
         self.hangups = Hangups(settings.ignores_hangups)
         self.seen: EngineSeen | None = None
@@ -215,7 +216,7 @@ class Engine:
     def reconfigured(self, fresh: "Engine") -> None:
         """Take the settings of this fresh engine, and of it what they build anew; what was learned stays."""
         old, new = self.settings, fresh.settings
-        if new.account != old.account:
+        if (new.account, new.own_key) != (old.account, old.own_key):
             self.provider = fresh.provider
         self.hangups.reconfigured(new.ignores_hangups)
         self.drain_read = None

@@ -4,11 +4,11 @@ Everything sent there counts against the provider's limits, so the reservation i
 and not at the door.
 """
 
-from millgate.core.events import AccountShare, Failed, QuotaReading
-from millgate.core.limits.breaker import FIRST_PAUSE_S as BREAKER_PAUSE_S, Breaker, counts_against
-from millgate.core.quotas.account import FIRST_PAUSE_S, Account, Refusal
-from millgate.core.quotas.bucket import Bucket, Reservation, Sizes
-from millgate.core.settings import AccountSettings, QuotaLimit
+from millgate.core.events import Failed
+from millgate.core.limits.breaker import BLAMELESS, FIRST_PAUSE_S as BREAKER_PAUSE_S, Breaker
+from millgate.core.quotas.account import FIRST_PAUSE_S, Account
+from millgate.core.quotas.bucket import Reservation, Sizes
+from millgate.core.settings import AccountSettings
 from millgate.core.snapshot import AccountReading
 from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import FailureKind
@@ -29,8 +29,9 @@ class Provider:
     a pause would otherwise all be sent to fail with it.
     """
 
-    def __init__(self, settings: AccountSettings, now: float) -> None:
-        self._account = Account(settings, now)
+    def __init__(self, settings: AccountSettings, now: float, *, own_key: bool = False) -> None:
+        self.account = Account(settings, now)
+        self._own_key = own_key
         self._charged: dict[int, Reservation] = {}
         self._in_doubt = False
         self._unreached = 0
@@ -48,23 +49,11 @@ class Provider:
             doubt_s = max(SOONEST_RETURN_S, (self.breaker.next_try_at or now) - now)
         elif self._in_doubt and self._probing is not None and now - self._tried_at < _PATIENCE_S:
             doubt_s = SOONEST_RETURN_S
-        return max(self._account.wait_s(*sizes, now, place), doubt_s)
-
-    def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
-        """Return what this attempt needs and the burst, where it can never be sent to the account; else None."""
-        return self._account.beyond(*sizes)
-
-    def leased(self, share: AccountShare | None, now: float) -> None:
-        """Run on this share of the account from now on, on nothing without one."""
-        self._account.leased(share, now)
-
-    def shared(self, sizes: Sizes) -> list[tuple[QuotaLimit, Bucket, float]]:
-        """Return each limit of the account, its bucket, and what a request of these sizes needs of it."""
-        return self._account.shared(sizes)
+        return max(self.account.wait_s(*sizes, now, place), doubt_s)
 
     def reading(self, now: float) -> AccountReading:
         """Return the account's levels and whether the breaker is open; changes nothing."""
-        return AccountReading(*self._account.levels(now), self.breaker.is_open)
+        return AccountReading(*self.account.levels(now), self.breaker.is_open)
 
     def is_shut(self, now: float) -> bool:
         """Return whether the breaker lets no request through now: it is open, and no try is due or one is under way."""
@@ -82,7 +71,7 @@ class Provider:
 
     def started(self, attempt: int, sizes: Sizes, now: float) -> None:
         """Reserve for an attempt that is being sent."""
-        self._charged[attempt] = self._account.take(*sizes, now)
+        self._charged[attempt] = self.account.take(*sizes, now)
         if self._in_doubt and self._probing is not None:
             self._in_doubt, self._unreached = False, 0  # the trial before has outlasted the patience for it
         if self.breaker.is_open or self._in_doubt:
@@ -91,7 +80,7 @@ class Provider:
     def grew(self, attempt: int, output_tokens: int, now: float) -> None:
         """Charge what has been produced so far."""
         if (charged := self._charged.get(attempt)) is not None:
-            self._account.progress(charged, output_tokens, now)
+            self.account.progress(charged, output_tokens, now)
         if self._probing == attempt and output_tokens:
             self._succeeded(attempt, now)
 
@@ -100,6 +89,7 @@ class Provider:
     ) -> None:
         """Settle by the real size; the answer also speaks for the provider's health."""
         self._settle(attempt, prompt_tokens, cached_tokens, output_tokens, now)
+        self.account.answered(prompt_tokens, cached_tokens, output_tokens)
         self._succeeded(attempt, now)
 
     def failed(self, event: Failed, sent_at: float, output_tokens: int, now: float) -> None:
@@ -108,13 +98,14 @@ class Provider:
         if event.kind is FailureKind.NO_CREDIT:
             self._settle(attempt, 0, 0, 0, now)
         elif event.over_limit:
-            self._settle(attempt, 0, 0, 0, now)
-            self._account.refused(Refusal.LIMIT, event.hint_s, now, event.limit)
+            self._settle(attempt, None if output_tokens else 0, 0, output_tokens, now)
+            self.account.refused(event.hint_s, now, event.limit)
         else:
             self._settle(attempt, None, 0, output_tokens, now)
             if event.kind in _DOUBTED:
                 self._doubt(event.kind, event.hint_s, now)
-        if not counts_against(event.kind) and not event.blames_request:
+        lacks_credit = event.kind is FailureKind.NO_CREDIT and self._own_key
+        if event.kind in BLAMELESS and not (lacks_credit or event.blames_request):
             self._succeeded(attempt, now)
         elif not (event.blames_request or event.over_limit or self._is_of_volley(event, sent_at, now)):
             self.breaker.failed(now, event.hint_s)
@@ -129,7 +120,7 @@ class Provider:
             self._pause_s = min(2.0 * self._pause_s, _PATIENCE_S)
         self._next_trial_at = max(self._next_trial_at, now + hint_s)
         self._in_doubt = True
-        self._account.refused(Refusal.OVERLOAD, hint_s, now)
+        self.account.pause(hint_s, now)
 
     def _is_of_volley(self, event: Failed, sent_at: float, now: float) -> bool:
         """Return whether it was sent before an earlier 503 or 529 came back: those of one burst count as one failure."""
@@ -145,15 +136,11 @@ class Provider:
         self._settle(attempt, None, 0, output_tokens, now)
         self._probed(attempt)
 
-    def seen(self, reading: QuotaReading, now: float) -> None:
-        """Learn from the headers of an answer."""
-        self._account.seen(reading, now)
-
     def _settle(self, attempt: int, prompt: int | None, cached: int, output: int, now: float) -> None:
         """Correct what is reserved for it, once."""
         charged = self._charged.pop(attempt, None)
         if charged is not None:
-            self._account.settle(charged, prompt, cached, output, now)
+            self.account.settle(charged, prompt, cached, output, now)
 
     def _succeeded(self, attempt: int, now: float) -> None:
         self.breaker.succeeded(now)

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from millgate.cluster.frames import FrameConnection
@@ -88,7 +88,7 @@ class WorkerProcess:
                 str(os.getpid()),
                 pass_fds=(theirs.fileno(), *self._start.http, *self._start.line),
                 stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(os.environ),
+                env={name: value for name, value in os.environ.items() if name not in _OURS},
             )
         self.process_id = process.pid
         self._watch = self._loop.create_task(self._await_end(process))
@@ -177,7 +177,3 @@ class WorkerProcess:
             self.report = read_report(news.running)
         else:
             self._on_news(self, news)
-
-
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in ours.items() if name not in _OURS}

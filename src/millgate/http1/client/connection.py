@@ -9,6 +9,7 @@ each delivery looks whether the call is still this connection's.
 import asyncio
 import math
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from millgate.core.words import FailureKind, Sent
@@ -32,6 +33,7 @@ class ConnectionShelf(Protocol):
     outbox: Outbox
     sweep: Sweep
     ear: Ear | None
+    on_head: Callable[[AnswerHead], None] | None
 
     def connect(self, call: "UpstreamCall") -> None:
         """Make a fresh connection for this call."""
@@ -157,17 +159,19 @@ class UpstreamCall:
         self.sent = Sent.REQUEST
         connection.begin(self)
 
-    def headed(self, status: int) -> None:
+    def headed(self, head: AnswerHead) -> None:
         """Let go of `head_by`: the final head is here."""
+        if self._pool.on_head is not None:
+            self._pool.on_head(head)
         if self._until_head:
             self.deadline = math.inf
         ear = self._ear
         if ear is not None:
-            if status < FAULTY:
-                self._answered = status < COMPLAINING
+            if head.status < FAULTY:
+                self._answered = head.status < COMPLAINING
                 ear.heard += 1
             else:
-                ear.complained(status)
+                ear.complained(head.status)
 
     def take_retry(self) -> bool:
         """Return True once if this call may be sent again on a fresh connection.
@@ -377,7 +381,7 @@ class UpstreamConnection:
             call.fail(FailureKind.PROTOCOL, str(violation))
             return
         if not headed and reader.head is not None:
-            call.headed(reader.head.status)
+            call.headed(reader.head)
             call.receiver.on_head(reader.head)
             if self.call is not call:
                 return
@@ -393,7 +397,7 @@ class UpstreamConnection:
 
     def _deliver(self, call: UpstreamCall, head: AnswerHead, body: bytes) -> None:
         """Hand over an answer that has come whole in one read; the reader has nothing to forget."""
-        call.headed(head.status)
+        call.headed(head)
         receiver = call.receiver
         receiver.on_head(head)
         if self.call is call:

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.connecting import Connecting
 from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
-from millgate.http1.client.contract import Ear, Receiver
+from millgate.http1.client.contract import AnswerHead, Ear, Receiver
 from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
@@ -62,6 +62,8 @@ class UpstreamPool:
         self.sweep = Sweep(self._check, self._forgive)
         self.ear: Ear | None = None
         """The listener to the engine's health; set it before the first request."""
+        self.on_head: Callable[[AnswerHead], None] | None = None
+        """Told the head of every answer, before its receiver: what it says holds for the next request already."""
         self._closed = False
 
     def _authority(self) -> bytes:

@@ -50,6 +50,8 @@ MOST_TENANTS: Final = 50
 """Tenants in one frame: those with the most attempts."""
 _CORE_NAMES: Final = {"": NO_TENANT, "others": OTHER}
 """What the core and the observers call tenants without a name of their own."""
+_USED_UP_SHARE: Final = 0.02
+"""Of an account that is kept just empty a request or two are left."""
 _PROBE_BYTES: Final = 1000
 """What a newcomer would be told is asked for a small chat request, the default of `/api/explain`."""
 
@@ -171,7 +173,9 @@ class PageModel:
             other_running=sum([other.running for other in instant.now.lanes]) - lane.running,
             stream_limit=_stream_limit(instant.now),
             headroom=lane.headroom,
-            window_s=_window_s(lane.name, instant.traffic),
+            window_s=next(
+                (each.lately.window_s for each in instant.traffic.lanes if each.name == lane.name), None
+            ),
             rates=rates_between(instant.before, instant.now, lane.name),
             little=lane.little,
             trend_per_s=trend,
@@ -204,15 +208,19 @@ class PageModel:
             cluster=self.cluster(),
             failing=self.failing(),
             failed=happened[Outcome.ENGINE_FAILED],
-            paused="; ".join(
-                [
-                    f"{each.name} gets nothing for {seconds(each.account.paused_s)}, its provider has refused"
-                    for each in up
-                    if each.account is not None and each.account.paused_s > 0.0
-                ]
-            ),
+            paused="; ".join([words for each in up if (words := _account_words(each))]),
         )
         return banner(situation)
+
+
+def _account_words(engine: EngineSnapshot) -> str:
+    """Say why a provider's account gets no work: it has refused, or what it grants is used up; else nothing."""
+    account = engine.account
+    if account is None or (account.paused_s <= 0.0 and account.left_share > _USED_UP_SHARE):
+        return ""
+    if account.paused_s > 0.0:
+        return f"{engine.name} gets nothing for {seconds(account.paused_s)}, its provider has refused"
+    return f"{engine.name} has used up what its account grants"
 
 
 def _trend(lane: str, instant: _Instant) -> tuple[float, float]:
@@ -290,10 +298,6 @@ def _signals(warning: WarningReading) -> picture.SignalsPicture:
 
 def _alarm(alarm: Alarm, since: float, epoch: float) -> picture.AlarmPicture:
     return picture.AlarmPicture(alarm.signal.value, alarm.words, epoch + since)
-
-
-def _window_s(lane: str, traffic: TrafficSnapshot) -> float | None:
-    return next((each.lately.window_s for each in traffic.lanes if each.name == lane), None)
 
 
 def _engines(

@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         counted = _counted_fields(type(value))
         return {
-            field.name: _counts(getattr(value, field.name))
+            field.name: {str(word): count for word, count in getattr(value, field.name)}
             if field.name in counted
             else plain(getattr(value, field.name))
             for field in fields(value)
@@ -93,10 +93,6 @@ def plain_explanation(explanation: Explanation) -> dict[str, Any]:
     if explanation.candidates:
         told["engine_because"] = placement_words(explanation.candidates)
     return told
-
-
-def _counts(pairs: tuple[tuple[Any, Any], ...]) -> dict[str, Any]:
-    return {str(word): count for word, count in pairs}
 
 
 @cache

@@ -23,6 +23,7 @@ from millgate.servers.requests.fields import (
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, flaw, is_usable
 
 _TAIL_BYTES = 8 * 1024
+_UNAUTHORIZED = 401
 _AS_IT_COMES = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
 _UNKNOWN = Usage(None, None)
@@ -167,8 +168,13 @@ class WholeAnswer:
             usage = owner.dialect.read_usage(rest) if self._ends is None else self._ends.usage(owner.dialect)
             owner.finished(usage or _UNKNOWN)
         elif self._started or not (status == 400 and owner.resend(rest)):
-            self._pass_on(rest)
             kind, said = verdict(self._head, end)
+            if status == _UNAUTHORIZED and owner.own_key and not self._started:
+                tell_failure(
+                    owner, kind
+                )  # the client's own key is good, and the text may show a part of ours
+            else:
+                self._pass_on(rest)
             owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:

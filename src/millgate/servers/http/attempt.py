@@ -96,6 +96,7 @@ class HttpAttempt(CallHolder):
         "extra",
         "number",
         "over",
+        "own_key",
         "request_id",
         "stream",
     )
@@ -117,7 +118,7 @@ class HttpAttempt(CallHolder):
         self._call = None
         self._expires_at = 0.0
         self._asked_usage: bool | None = None  # False once it has been sent again without
-        self.over = False
+        self.over = self.own_key = False
         self._engine: EngineRoute | None = None
         self._unsent: FailureKind | None = None
         self.exchange = exchange
@@ -153,6 +154,7 @@ class HttpAttempt(CallHolder):
 
     def _run(self, decision: Admit) -> None:
         self._engine = engine = _way(self, self._desk, self._reading, decision, stream=self._facts.stream)
+        self.own_key = engine.credential is not None
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
         _adorn(self, self._body, decision)
         if self._facts.stream:
@@ -267,6 +269,8 @@ class HttpAttempt(CallHolder):
         """Report a failure; the engine is done with it."""
         tell_growth(self._desk.driver, self.growth())
         if self._close():
+            if self.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT):
+                self._desk.on_key_refused(self.engine, kind)
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 
     def broken(self) -> None:

@@ -71,6 +71,8 @@ class AnswerOwner(Protocol):
     dialect: Dialect
     extra: Pairs
     """Headers of our own for the answer."""
+    own_key: bool
+    """Whether the engine was sent the gate's key instead of the client's."""
     is_work: ClassVar[bool]
     """Whether the answer is what an engine has worked for; one that is fetched may be of work that goes on."""
 
@@ -123,6 +125,8 @@ class HttpDesk(Protocol):
     marker: PrefixMarker
     on_given_up: Callable[[GivenUp], None]
     """Told of each whole answer that did not come within its bound."""
+    on_key_refused: Callable[[str, FailureKind], None]
+    """Told of each answer of an engine that refuses the gate's own key, or says that its account has no credit left."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told of each attempt whose engine gave its answer an id of its own."""
     traced: Callable[[int, bytes], bytes]

@@ -8,6 +8,7 @@ from typing import Final
 
 from millgate.core.decisions import Admit
 from millgate.core.events import Arrived
+from millgate.core.words import FailureKind
 from millgate.dialects.bodies import no_such_model, not_yours
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
@@ -107,6 +108,8 @@ class HttpDoor:
         """Says whether work should come here, as the readiness page does."""
         self.on_bad_request: Callable[[str], None] = unheard
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
+        self.on_key_refused: Callable[[str, FailureKind], None] = unheard
+        """Told of each answer of an engine that refuses the gate's own key, or says that its account has no credit left."""
         self.on_unusable_usage: Callable[[str], None] = unheard
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
         self.on_given_up: Callable[[GivenUp], None] = unheard

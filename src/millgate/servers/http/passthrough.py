@@ -32,7 +32,17 @@ class LightRequest(CallHolder):
 
     is_work: ClassVar[bool] = False
 
-    __slots__ = ("_begun", "_done", "_engines", "_send", "dialect", "exchange", "extra", "request_id")
+    __slots__ = (
+        "_begun",
+        "_done",
+        "_engines",
+        "_send",
+        "dialect",
+        "exchange",
+        "extra",
+        "own_key",
+        "request_id",
+    )
 
     def __init__(
         self,
@@ -51,13 +61,16 @@ class LightRequest(CallHolder):
         self._engines = list(engines[:2])
         self.exchange = exchange
         self.extra: Pairs = []
+        self.own_key = False
         self.request_id = request_id
         self.dialect = dialect
 
     def begin(self) -> None:
         """Ask the first engine that has not been asked."""
         try:
-            self._call = self._send(self._engines.pop(0), self)
+            engine = self._engines.pop(0)
+            self.own_key = engine.credential is not None
+            self._call = self._send(engine, self)
         except Exception:
             self.broken()
             raise

@@ -13,7 +13,7 @@ from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
-from millgate.runtime.verdicts import event_verdict
+from millgate.runtime.verdicts import SAID_NOTHING, event_verdict
 from millgate.servers.http.answers import WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.requests.fields import NO_RETRY, beside_quotas, with_ids
@@ -278,7 +278,7 @@ class StreamAnswer:
                 self._exchange.finish()
             else:
                 self._exchange.abort()
-            self._owner.failed(kind, Sent.BYTES)
+            self._owner.failed(kind, Sent.BYTES, said if kind is FailureKind.REFUSED else SAID_NOTHING)
         else:
             lines = _FINAL_JSON if kind is FailureKind.NO_CREDIT else _JSON
             headers = with_ids(lines, self._owner.request_id)

@@ -1,0 +1,125 @@
+"""Several accounts of one model: their line moves at the sum of their rates."""
+
+import pytest
+
+from core.governor.asking import ask, gate_of
+from core.world import steady_prior
+from millgate.core.decisions import Admit, Decision, Queue, Yield
+from millgate.core.events import Failed, Finished, Released, Tick
+from millgate.core.governor import Governor
+from millgate.core.settings import (
+    AccountSettings,
+    EngineSettings,
+    LaneSettings,
+    QuotaLimit,
+    QuotaRule,
+    Settings,
+)
+from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.wiring.governor import build_governor
+
+STEP_S = 0.05
+PROMPT_TOKENS, OUTPUT_TOKENS = 100, 10
+
+
+def _gate(*per_minute: float, deadline_s: float = 10.0, max_queue: int | None = None) -> Governor:
+    """Return a gate before accounts of so many requests a minute, saved for five seconds at most."""
+    engines = tuple(
+        EngineSettings(
+            f"account-{number}",
+            100,
+            prior=steady_prior(0.2),
+            account=AccountSettings((QuotaLimit(QuotaKind.RPM, rate, burst_s=5.0),)),
+        )
+        for number, rate in enumerate(per_minute)
+    )
+    lane = LaneSettings("lane", deadline_s=deadline_s, max_queue=max_queue)
+    return build_governor(Settings((lane,), engines), 0.0)
+
+
+class _Served:
+    """Answers at once what is admitted; `at` is when each was."""
+
+    def __init__(self, gate: Governor) -> None:
+        self._gate = gate
+        self.at: dict[int, float] = {}
+
+    def take(self, decisions: tuple[Decision, ...], now: float) -> None:
+        open_now = [each for each in decisions if isinstance(each, Admit)]
+        while open_now:
+            number = open_now.pop().attempt
+            self.at[number] = now
+            for event in (Finished(number, PROMPT_TOKENS, OUTPUT_TOKENS), Released(number)):
+                made = self._gate.handle(event, now)
+                open_now += [each for each in made if isinstance(each, Admit)]
+
+    def run(self, begin: float, end: float) -> None:
+        for step in range(int((end - begin) / STEP_S)):
+            now = begin + step * STEP_S
+            self.take(self._gate.handle(Tick(), now), now)
+
+
+@pytest.mark.parametrize("per_minute", [(120.0, 60.0), (60.0, 60.0, 60.0), (180.0,)])
+def test_a_burst_before_several_accounts_is_queued_as_far_as_all_of_them_serve_in_time(
+    per_minute: tuple[float, ...],
+) -> None:
+    """The line was reckoned as if the fastest account served it alone: a third was refused that would have been in time."""
+    gate = _gate(*per_minute)
+    served = _Served(gate)
+    decisions = {number: ask(gate, number, 0.0) for number in range(100)}
+    served.take(tuple(decisions.values()), 0.0)
+    queued = [each for each in decisions.values() if isinstance(each, Queue)]
+    served.run(STEP_S, 12.0)
+
+    assert len(queued) == pytest.approx(30, abs=3)
+    assert len([number for number, at in served.at.items() if at <= 10.0]) >= 0.9 * len(queued)
+    late_s = [served.at[each.attempt] - each.expected_wait_s for each in queued if each.attempt in served.at]
+    assert max(map(abs, late_s)) < 1.0
+
+
+def test_a_hint_before_several_accounts_is_when_all_of_them_have_served_those_before_it() -> None:
+    gate = _gate(120.0, 60.0, deadline_s=60.0, max_queue=0)
+    hints = [each.retry_after_s for number in range(30) if isinstance(each := ask(gate, number, 0.0), Yield)]
+
+    assert hints[-1] == pytest.approx(len(hints) / 3.0, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("kind", "charged"),
+    [
+        (FailureKind.CONNECT, 0.0),
+        (FailureKind.REFUSED, 0.0),
+        (FailureKind.NO_CREDIT, 0.0),
+        (FailureKind.STATUS, 100.0),
+    ],
+)
+def test_a_tenant_is_charged_no_tokens_of_a_prompt_that_its_provider_has_refused_to_read(
+    kind: FailureKind, charged: float
+) -> None:
+    """Each retry of a refused request took its prompt from the day's budget again."""
+    rules = [
+        QuotaRule("day.tpd", QuotaLimit(QuotaKind.TPD, 10_000)),
+        QuotaRule("day.rpd", QuotaLimit(QuotaKind.RPD, 100)),
+    ]
+    gate = gate_of(quotas=tuple(rules))
+    before = ask(gate, 1, 0.0).quota
+    gate.handle(Failed(1, kind, Sent.REQUEST, over_limit=kind is FailureKind.REFUSED), 0.0)
+    gate.handle(Released(1), 0.0)
+    (tokens, requests) = ask(gate, 2, 0.0).quota
+
+    assert before[0].remaining - tokens.remaining == pytest.approx(charged, abs=25)
+    assert before[1].remaining - requests.remaining == 1.0
+
+
+def test_a_line_before_an_account_that_is_out_is_that_of_the_others() -> None:
+    gate = _gate(60.0, 60.0, deadline_s=60.0)
+    first = ask(gate, 1, 0.0)
+    refused = Failed(1, FailureKind.REFUSED, Sent.REQUEST, 30.0, over_limit=True)
+    gate.handle(refused, 0.1)
+    gate.handle(Released(1), 0.1)
+    waits = [
+        each.expected_wait_s for number in range(2, 23) if isinstance(each := ask(gate, number, 0.1), Queue)
+    ]
+
+    assert isinstance(first, Admit)
+    assert waits[-1] == pytest.approx(len(waits) / 0.98, rel=0.1)

@@ -1,0 +1,37 @@
+"""An engine that refuses the gate's own key: no client's key is at fault, and none sees a part of it."""
+
+from hashlib import sha256
+
+import pytest
+
+from gateway.harness import CHAT, Asked, chat, run
+from gateway.stand import gating
+from millgate.core.words import FailureKind
+from millgate.runtime.callers import CallerSettings, TenantRule
+
+KEY, UPSTREAM = "mgk_planted-client-key", "sk-planted-engine-key"
+GUARDED = CallerSettings(tenants=(TenantRule("a", (sha256(KEY.encode()).digest(),)),))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [CHAT, b"/tokenize"])
+def test_a_client_with_a_good_key_is_not_told_that_the_gates_own_key_is_refused(
+    path: bytes, stream: bool
+) -> None:
+    """OpenAI shows a part of the key that it refuses, and agents ask their user to log in again after a 401."""
+
+    async def refuse(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"Incorrect API key: %b","code":"x"}}' % UPSTREAM[-5:].encode(), 401)
+
+    async def body() -> None:
+        async with gating(refuse, callers=GUARDED, address={"api_key": UPSTREAM}) as stand:
+            told: list[tuple[str, FailureKind]] = []
+            stand.gateway.door.on_key_refused = lambda *refused: told.append(refused)
+            got = await stand.ask(chat(stream=stream), path, authorization=f"Bearer {KEY}")
+            assert (got.status, got.error["code"]) == (502, "upstream_error")
+            assert UPSTREAM[-5:] not in str(got)
+            assert told == ([("engine", FailureKind.STATUS)] if path == CHAT else [])
+        async with gating(refuse, callers=CallerSettings()) as stand:
+            assert (await stand.ask(chat(), authorization="Bearer theirs")).status == 401
+
+    run(body())

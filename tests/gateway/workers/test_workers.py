@@ -162,6 +162,26 @@ def test_workers_are_replaced_one_by_one_and_no_request_fails(gate: Gate, engine
     assert gate.metric("millgate_attempts_total") - counted == crowd.statuses[200]
 
 
+def test_a_worker_that_dies_while_its_replacement_starts_leaves_one_successor(start: Start) -> None:
+    gate = start().begin()
+    before = gate.processes()
+    gate.process.send_signal(signal.SIGUSR2)
+    until(lambda: len(gate.children()) == 3)  # the replacement of the first one is being started
+    kill(before[min(before)])
+    until(lambda: gate.events("all workers replaced"), 2 * 20.0)
+    until(lambda: len(gate.processes()) == 2)
+    assert len(gate.children()) == 2
+    assert not set(before) & set(gate.processes())
+    assert gate.metric("millgate_workers") == 2.0
+    assert gate.end() == 0
+
+
+def test_sigterm_before_the_workers_are_ready_is_no_cut(start: Start) -> None:
+    gate = start()
+    until(lambda: len(gate.children()) == 2)
+    assert gate.end() == 0
+
+
 def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is_left(
     start: Start, tmp_path: Path
 ) -> None:

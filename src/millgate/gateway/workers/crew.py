@@ -104,6 +104,7 @@ class Crew:
             async with asyncio.timeout(_READY_WITHIN_S):
                 news = await asyncio.shield(worker.ready)
         except TimeoutError:
+            worker.is_leaving = True
             worker.signal(signal.SIGKILL)
             text = f"worker {worker.number} was not ready within {_READY_WITHIN_S:.0f} s"
             raise WorkerFailedError(text, 1) from None

@@ -408,6 +408,28 @@ def test_the_token_is_asked_for_once_and_a_wrong_one_ends_the_connection() -> No
         assert stranger.budget.held_bytes == 0
 
 
+def test_a_job_that_is_begun_anew_after_a_yield_has_no_appointment_any_more() -> None:
+    stand = Stand()
+    stand.send(upload(PAYLOAD))
+    stand.yielded(1)
+    assert stand.withdrawn == []
+    stand.send(upload(PAYLOAD))
+    assert stand.withdrawn == [1]
+    assert [ask.mark for ask in stand.asks] == [1, 2]
+
+
+def test_draining_sends_away_a_connection_whose_jobs_have_not_begun() -> None:
+    yielded, uploading = Stand(), Stand()
+    yielded.send(upload(PAYLOAD))
+    yielded.yielded(1)
+    uploading.send(manifest(PAYLOAD))
+    for stand in (yielded, uploading):
+        away = last(stand.take(stand.session.drain()))
+        assert (away.status, away.job, away.retry_hint_ms) == ("yield", "J_?", 1000)
+        assert stand.closed
+        assert stand.budget.held_bytes == 0
+
+
 def test_draining_closes_when_the_last_job_has_ended() -> None:
     idle, busy = Stand(), Stand()
     idle.take(idle.session.drain())

@@ -123,10 +123,12 @@ class Jobs:
         self.named: dict[str, LineJob] = {}
         self.asked: dict[int, LineJob] = {}
 
-    def begin(self, to: To, manifest: Manifest, now: float) -> None:
-        """Begin an upload, or begin it anew."""
+    def begin(self, to: To, manifest: Manifest, now: float) -> Iterator[Withdraw]:
+        """Begin an upload, or begin it anew, and withdraw what was told when to come back."""
         before = self.named.get(to.job)
         if before is not None:
+            if before.state is JobState.YIELDED:
+                yield Withdraw((before.mark,))
             before.upload.buffer.wipe()
         self._numbers += 1
         upload = Upload(manifest, Buffer(self._budget))

@@ -48,7 +48,7 @@ from millgate.servers.line.job import Jobs, JobState, LineJob
 from millgate.servers.line.replies import To
 
 _FULL_HINT_S: Final = 1.0
-"""No memory for a chunk now: an upload elsewhere ends about that soon."""
+"""No memory for a chunk now: an upload elsewhere ends about that soon. A gate that drains says it, too, as over HTTP."""
 _FORBIDDEN: Final = (Need.UNAUTHORIZED, Fault.BAD_ENVELOPE, OutcomeReason.BAD_FRAME)
 _SILENT: Final = (Need.IDLE_TIMEOUT, Fault.TIMEOUT, OutcomeReason.IDLE_TIMEOUT, JobOutcome.TIMEOUT)
 
@@ -238,7 +238,7 @@ class Session:
         if job is None and len(self._jobs.named) >= self._limits.jobs:
             yield from self._end(Need.TOO_MANY_JOBS, Fault.QUOTA, OutcomeReason.QUOTA, to=_to(frame))
             return
-        self._jobs.begin(_to(frame), manifest, now)
+        yield from self._jobs.begin(_to(frame), manifest, now)
         yield SendBytes(replies.taken(_to(frame), self._core()))
 
     def _take_chunk(self, frame: LineRequest, chunk: LineChunk, now: float) -> Iterator[Wish]:
@@ -295,6 +295,8 @@ class Session:
 
     def _drained(self) -> Iterator[Wish]:
         if self._draining and not self.busy:
+            if self._jobs.named:
+                yield SendBytes(replies.yielded(To(), self._core(), _FULL_HINT_S))  # on another connection
             yield from self.leave()
             yield Close()
 

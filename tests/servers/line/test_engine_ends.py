@@ -43,6 +43,30 @@ def test_an_absurd_hint_of_an_engine_is_a_sane_one_for_the_job(told: str, hint_m
     run(body())
 
 
+def test_a_batch_outlives_a_restart_of_its_only_engine() -> None:
+    """A job that no engine has had may come back: in two seconds of a restart a pipelined batch had every second job aborted."""
+
+    async def body() -> None:
+        async with line_standing(max_inflight=4) as stand:
+            await stand.engine.stop()
+            peer = await stand.peer()
+            for number in range(3):
+                peer.send(upload(chat("hello"), f"J{number}", 64))
+            for _ in range(3):
+                reply = await peer.final()
+                assert (reply.status, reply.retry_hint_ms) == (Status.YIELD, 5000)
+            serving = await asyncio.start_server(stand.engine._serve, "127.0.0.1", stand.engine.port)
+            async with serving:
+                peer.send(chunk(chat("hello"), -(-len(chat("hello")) // 64) - 1, "J1", 9, 64))
+                reply = await peer.final()
+                assert (reply.status, reply.job) == (Status.DONE, "J1")
+                assert len(stand.engine.asked) == 1
+                peer.leave()
+                await stand.settle()
+
+    run(body())
+
+
 def test_a_job_whose_account_has_no_credit_is_given_up_with_the_providers_words() -> None:
     """No later time mends it: a yield would bring the job back again and again."""
 

@@ -129,13 +129,14 @@ class LineAttempt:
         owner.on_yielded(self._job, decision.retry_after_s)
 
     def on_ended(self, decision: Ended) -> None:
-        """Give up a job that no engine has had; else the cause of the end has told the client."""
+        """Yield a job that no engine has had, as over HTTP; else the cause of the end has told the client."""
         if not self._unsent or decision.outcome is not Outcome.ENGINE_FAILED:
             return
         owner = self._close()
         if owner is not None:
             self._desk.driver.post(Released(self.number))
-            owner.on_failed(self._job, *_BACKEND, self._words(FAILURES[FailureKind.CONNECT].message))
+            self._desk.yielded += 1
+            owner.on_yielded(self._job, FAILURES[FailureKind.CONNECT].retry_after_s or 1.0)
 
     # ---- what the engine says
 

@@ -202,6 +202,18 @@ def test_workers_of_another_version_than_their_supervisor_do_not_begin(
     assert gate.end() == 0
 
 
+def test_a_probe_does_not_wait_for_a_worker_that_hangs(gate: Gate) -> None:
+    """A probe of Kubernetes waits for two seconds: it took the whole gate out for as long as one worker stood still."""
+    hung = min(gate.processes().values())
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert fetch(gate.admin, "/readyz")[0] == 200
+        assert time.monotonic() - began < 2.0
+    finally:
+        os.kill(hung, signal.SIGCONT)
+
+
 def test_sigterm_before_the_workers_are_ready_is_no_cut(start: Start) -> None:
     gate = start()
     until(lambda: len(gate.children()) == 2)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import ssl
 from typing import Any
 
@@ -11,11 +10,11 @@ import trustme
 
 from gateway.harness import CHAT, Asked, Client as HttpClient, answer, chat, run, until
 from millgate.core.words import Outcome
-from millgate.dialects.line import LineReply, Status, read_reply
+from millgate.dialects.line import LineReply, Status
 from millgate.servers.line import LineLimits
 from millgate.servers.line.attempt import words_of
 from servers.line.stand import brief, chunk, ping, upload
-from servers.line.talk import LineStand, Peer, line_standing
+from servers.line.talk import Gate, LineStand, Peer, line_standing
 
 BODY = chat("hello")
 
@@ -26,26 +25,6 @@ def line_upload(body: bytes = BODY, job: str = "J", **more: Any) -> bytes:
 
 def last_chunk(body: bytes = BODY, job: str = "J", seq: int = 9) -> bytes:
     return chunk(body, -(-len(body) // 64) - 1, job, seq, 64)
-
-
-class Gate:
-    """An engine that answers when told, and knows how many it ran at once."""
-
-    def __init__(self, work_s: float | None = None, content: str = "hello") -> None:
-        self.go = asyncio.Event()
-        self.content = content
-        self.work_s = work_s
-        self.running = self.most = self.served = 0
-
-    async def __call__(self, asked: Asked) -> None:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await (asyncio.sleep(self.work_s) if self.work_s is not None else self.go.wait())
-            asked.reply(answer(self.content))
-            self.served += 1
-        finally:
-            self.running -= 1
 
 
 async def come(stand: LineStand, number: int, *, retry: bool) -> tuple[LineReply, list[int]]:
@@ -386,69 +365,6 @@ def test_a_drain_lets_running_jobs_end_and_closes_the_rest() -> None:
             said = await busy.until_closed()
             assert said[-1].status is Status.DONE
             await drain
-
-    run(body())
-
-
-async def slow_peer(stand: LineStand) -> socket.socket:
-    """Connect a client that takes a few kilobytes at a time."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", stand.gateway.line_port))
-    return sock
-
-
-async def read_all(sock: socket.socket) -> list[LineReply]:
-    data, loop = b"", asyncio.get_running_loop()
-    while piece := await loop.sock_recv(sock, 65536):
-        data += piece
-    return [read_reply(line) for line in data.splitlines()]
-
-
-def test_a_peer_that_is_closed_while_it_sends_on_reads_every_reply_and_why() -> None:
-    """A close with unread input is a reset, and a reset destroys what is still on its way."""
-
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        async with line_standing(limits=LineLimits(jobs=30)) as stand:
-            with await slow_peer(stand) as sock:
-                jobs = b"".join([line_upload(job=f"J{number}") for number in range(40)])
-                sending = asyncio.create_task(loop.sock_sendall(sock, jobs + ping() * 20_000))
-                await asyncio.sleep(0.3)
-                said = await read_all(sock)
-                assert said[-1].need == "too_many_jobs"
-                sending.cancel()
-            await until(lambda: stand.door.connections == 0)
-
-    run(body())
-
-
-def test_a_drain_waits_for_a_peer_that_reads_its_result_slowly_and_sends_on() -> None:
-    """A job that was executed and whose client never hears of it is executed twice."""
-
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        gate = Gate(content="x" * 3_000_000)
-        async with line_standing(gate) as stand:
-            with await slow_peer(stand) as sock:
-                await loop.sock_sendall(sock, line_upload(want_result=True))
-                await until(lambda: gate.running == 1)
-                drain = asyncio.create_task(stand.gateway.drain())
-                gate.go.set()
-                await until(lambda: gate.served == 1)
-                pings = asyncio.create_task(_ping_on(sock))
-                await asyncio.sleep(1.5)  # longer than a drain waits where nothing is under way
-                assert not drain.done()
-                said = await read_all(sock)
-                assert said[-1].status is Status.DONE
-                pings.cancel()
-            await drain
-
-    async def _ping_on(sock: socket.socket) -> None:
-        while True:
-            await asyncio.get_running_loop().sock_sendall(sock, ping() * 10)
-            await asyncio.sleep(0.001)
 
     run(body())
 

@@ -64,7 +64,9 @@ class Upload:
                 return Need.PAYLOAD_SIZE_MISMATCH
             if manifest.sha256 and whole_digest.hexdigest() != manifest.sha256.lower():
                 return Need.PAYLOAD_HASH_MISMATCH
-        if not self.buffer.append(data):
+        # Room for all of it, or for none: uploads that have room for a part each would wait for each other.
+        most = min(manifest.total_bytes, manifest.chunk_bytes * manifest.chunks)
+        if not (self.buffer.book(most) and self.buffer.append(data)):
             return Need.SERVER_BUSY
         self._digest = whole_digest
         self._last_digest = digest
@@ -102,6 +104,11 @@ class LineJob:
         self.begun_at = now
         self.asked_at: float | None = None
         self.due = now
+
+    def waits(self, limits: LineLimits, now: float) -> None:
+        """Begin its time anew: it has no room yet."""
+        self.begun_at = now
+        self.progressed(limits, now)
 
     def progressed(self, limits: LineLimits, now: float) -> None:
         """Give it time for the next chunk, unless it dribbles."""

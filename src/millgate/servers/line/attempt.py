@@ -23,6 +23,9 @@ from millgate.servers.requests.routes import EngineRoute
 
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
+_NO_ROOM: Final = (
+    "the answer does not fit into limits.byte_budget now; send fewer jobs at a time, or without want_result"
+)
 
 
 class LineDesk(Protocol):
@@ -158,7 +161,9 @@ class LineAttempt:
         if self._owner is None:
             return
         if self.result is not None and not self.result.append(data):
-            self._give_up(FailureKind.BROKEN)
+            owner = self._owner
+            self.gone()  # its engine is not at fault
+            owner.on_failed(self._job, *_TOO_LARGE, self._words(_NO_ROOM))
             return
         judge = self._judge
         judge.take(data)

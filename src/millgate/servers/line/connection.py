@@ -183,8 +183,10 @@ class LineConnection:
         """Keep jobs alive, end what is silent, cut clients that do not read."""
         stall_s = self._hall.limits.write_stall_s
         if self._parted_at is not None:
-            if not self._stream.get_write_buffer_size() or now - self._parted_at >= stall_s:
+            if now - self._parted_at >= stall_s:
                 self.abort()
+            elif not self._stream.get_write_buffer_size():
+                self._stream.close()
         elif self._stalled_at is not None and now - self._stalled_at >= stall_s:
             self.abort()
         elif self._session is not None:

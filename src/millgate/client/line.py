@@ -167,7 +167,7 @@ class _Upload:
             try:
                 return (yield from self._once())
             except _SentAwayError as away:
-                yield Pause(*away.args)
+                yield Pause(away.args[0])
                 yield Reconnect()
 
     def _once(self) -> Dialogue:

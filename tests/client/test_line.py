@@ -16,7 +16,7 @@ import pytest
 
 from millgate.cli.main import main
 from millgate.client.line import AbortedError, AsyncLineClient, LineClient, LineError, SentJob, YieldedError
-from millgate.dialects.line import LineReply, Receipt, Status, read_request, write_reply
+from millgate.dialects.line import NO_JOB, LineReply, Receipt, Status, read_request, write_reply
 from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 
 Say = Callable[[LineRequest], list[LineReply]]
@@ -48,7 +48,7 @@ def result(request: LineRequest, data: bytes = RESULT, sha256: str = "") -> list
 def server(
     last: list[Callable[[LineRequest], list[LineReply]]], health: int = 1
 ) -> Iterator[tuple[str, list[LineRequest]]]:
-    """Take uploads; answer the n-th last chunk as the n-th of `last` says."""
+    """Take uploads; answer the n-th last chunk as the n-th of `last` says, and close after what names no job."""
     seen: list[LineRequest] = []
     said = iter(last)
 
@@ -63,6 +63,8 @@ def server(
                     chunks = request.manifest.chunks
                 for reply in self.answer(request, chunks):
                     self.wfile.write(write_reply(reply))
+                    if reply.job == NO_JOB:
+                        return
 
         def answer(self, request: LineRequest, chunks: int) -> list[LineReply]:
             if request.verb is Verb.PING:
@@ -178,6 +180,35 @@ def test_a_ping_is_not_answered_by_a_job_that_was_given_up() -> None:
 
     with server([late]) as (address, _):
         assert asyncio.run(body(address))
+
+
+@pytest.mark.parametrize("send", [send_sync, send_async])
+def test_a_job_comes_back_on_a_new_connection_when_a_gate_that_drains_sends_its_own_away(send: Any) -> None:
+    away = LineReply(Verb.CLARIFY, NO_JOB, 2, Status.YIELD, "server_busy", "busy", 20)
+    says = [lambda r: [busy(r), away], lambda r: [*result(r), done(r)]]
+    with server(says) as (address, seen):
+        sent = send(address, b"0123456789", chunk_bytes=4, want_result=True)
+        assert (sent.result, sent.yields) == (RESULT, 2)
+        # On the first connection the last chunk came once; all of it is sent on the second one.
+        assert [each.chunk.number if each.chunk else "manifest" for each in seen[-4:]] == [
+            "manifest",
+            0,
+            1,
+            2,
+        ]
+    with server([lambda _: [away], lambda _: [away]]) as (address, _), pytest.raises(YieldedError):
+        send(address, b"x", retries=1)
+
+
+def test_a_refused_job_leaves_its_name_to_the_next_and_its_end_is_not_the_end_of_another() -> None:
+    """The door holds 64 unfinished jobs of a connection; a client without retries filled it, and had its next job aborted."""
+    late = LineReply(Verb.CONFIRM, "J_7", 4, Status.ABORT, "idle_timeout", "timeout")
+    says = [lambda r: [busy(r)], lambda r: [late, late._replace(status=Status.NEED), done(r)]]
+    with server(says) as (address, seen), LineClient(address, retries=0) as client:
+        with pytest.raises(YieldedError):
+            client.send(b"one")
+        assert client.send(b"two").yields == 0
+    assert {each.job for each in seen} == {"J_1"}
 
 
 def test_ping_exits_0_ready_2_saturated_1_otherwise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,8 +62,7 @@ FailRateOption = Annotated[
     float, typer.Option(metavar="P", help="Share of requests that get a 500.", show_default="none")
 ]
 StallOption = Annotated[
-    float,
-    typer.Option(metavar="P", help="Share of streams that stand still half-way.", show_default="none"),
+    float, typer.Option(metavar="P", help="Share of streams that stand still half-way.", show_default="none")
 ]
 ErrorOption = Annotated[
     float,

@@ -121,16 +121,8 @@ class _Watcher:
             self._draw(told.taken_bytes)
         reply = told.reply
         if self._csv:
-            fields = (
-                reply.verb,
-                reply.job,
-                reply.seq,
-                reply.status,
-                reply.need,
-                reply.retry_hint_ms,
-                reply.error,
-            )
-            self.say(",".join(map(str, (round(time.time() * 1000), *fields))))
+            row = reply.verb, reply.job, reply.seq, reply.status, reply.need, reply.retry_hint_ms, reply.error
+            self.say(",".join(map(str, (round(time.time() * 1000), *row))))
         elif not self._bar:
             self.say(
                 f"recv v=0 verb={reply.verb} job={reply.job} seq={reply.seq} status={reply.status} "

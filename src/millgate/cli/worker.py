@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 from pydantic import SecretStr
 
+from millgate import __version__
 from millgate.cli.banner import Running
 from millgate.cli.compose import serve_configuration
 from millgate.cli.exits import CommandError, ExitCode
@@ -37,6 +38,8 @@ async def work(descriptor: int) -> ExitCode:
     given = read_recipe(start.recipe)
 
     def load() -> Loaded:
+        if start.version != __version__:
+            raise CommandError(f"{__version__} is installed, and {start.version} runs: restart the gate")
         loaded = given.load()
         return loaded if loaded.ticket_secret else with_ticket_key(loaded, start.ticket_key)
 

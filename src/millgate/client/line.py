@@ -53,6 +53,10 @@ class AbortedError(LineError):
         self.request_id = request_id
 
 
+class _SentAwayError(Exception):
+    """The server closes this connection; another may be tried after so many seconds."""
+
+
 class SentJob(NamedTuple):
     """One executed job: the answer if it was wanted, how often it was refused, how long the engine took."""
 
@@ -88,6 +92,10 @@ class Pause(NamedTuple):
     seconds: float
 
 
+class Reconnect(NamedTuple):
+    """Go on with a new connection."""
+
+
 class Told(NamedTuple):
     """What an observer may want to see: every reply, and how much of the payload has been taken."""
 
@@ -95,7 +103,7 @@ class Told(NamedTuple):
     taken_bytes: int
 
 
-Step = Write | Read | Pause
+Step = Write | Read | Pause | Reconnect
 Dialogue = Generator[Step, LineReply | None, Any]
 Watch = Callable[[Told], None]
 
@@ -154,8 +162,16 @@ class _Upload:
         self._manifest: Manifest | None = None
 
     def run(self) -> Dialogue:
-        """Lead the dialogue and return what became of the job."""
-        job = self._job
+        """Lead the dialogue and return what became of the job; a server that sends the connection away has not run it."""
+        while True:
+            try:
+                return (yield from self._once())
+            except _SentAwayError as away:
+                yield Pause(away.args[0])
+                yield Reconnect()
+
+    def _once(self) -> Dialogue:
+        job, self._taken = self._job, 0
         yield from self._until_taken(manifest=job.manifest())
         last: LineChunk | None = None
         for chunk in job.chunks():
@@ -196,12 +212,16 @@ class _Upload:
             assert reply is not None
             if self._job.watch is not None:
                 self._job.watch(Told(reply, self._taken))
+            if reply.job not in {self._job.name, NO_JOB}:
+                continue  # about a job that was given up
             if reply.status is Status.ABORT:
                 raise AbortedError(reply.need, reply.message, reply.request_id)
             if reply.status is Status.NEED:
                 raise LineError(f"the server does not take what was sent: {reply.need}")
             if reply.job == self._job.name:
                 return reply
+            if reply.status is Status.YIELD:
+                raise _SentAwayError(self._pause_s(reply))
 
     def _frame(self, manifest: Manifest | None, chunk: LineChunk | None) -> Write:
         self._seq += 1
@@ -279,7 +299,12 @@ class _Addressed:
             raise LineError(f"chunk_bytes is {chunk_bytes}, the least is 1")
         self._jobs += 1
         name = job or f"J_{self._jobs}"
-        return _Upload(_Job(payload, name, self._retries, self._token, self._watch, **how)).run()
+        named = _Job(payload, name, self._retries, self._token, self._watch, **how)
+        try:
+            return (yield from _Upload(named).run())
+        except YieldedError:
+            self._jobs -= 1  # the server keeps it for a while: the next job of this name takes its place
+            raise
 
 
 class LineClient(_Addressed):
@@ -318,6 +343,9 @@ class LineClient(_Addressed):
                     self._socket.sendall(step.line)
                 elif isinstance(step, Pause):
                     time.sleep(step.seconds)
+                elif isinstance(step, Reconnect):
+                    self.__exit__()
+                    self.__enter__()
                 else:
                     heard = _parse(self._reader.readline(_MOST_LINE_BYTES))
         except StopIteration as stop:
@@ -368,6 +396,10 @@ class AsyncLineClient(_Addressed):
     async def _do(self, step: Step) -> LineReply | None:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
+            return None
+        if isinstance(step, Reconnect):
+            self._writer.close()
+            await self.__aenter__()
             return None
         async with asyncio.timeout(self._timeout_s):
             if isinstance(step, Write):

@@ -63,11 +63,7 @@ class RequestPacing:
     """Every known limit of one host."""
 
     def __init__(self, limits: Limits, now: float) -> None:
-        known = {
-            "requests": limits.rpm,
-            "input_tokens": limits.itpm,
-            "output_tokens": limits.otpm,
-        }
+        known = {"requests": limits.rpm, "input_tokens": limits.itpm, "output_tokens": limits.otpm}
         for name, per_minute in known.items():
             if per_minute is not None and per_minute <= 0:
                 raise ValueError(f"{name} per minute is {per_minute}, it must be above 0")

@@ -56,11 +56,7 @@ class HostSessions:
 
 
 def carry(
-    session: HostSession,
-    request: Any,
-    body: bytes | None,
-    send: Callable[[Any], Any],
-    late: type[Exception],
+    session: HostSession, request: Any, body: bytes | None, send: Callable[[Any], Any], late: type[Exception]
 ) -> ConversationEnding:
     """Lead one synchronous call to its last answer; a wait in line that is too long is `late`."""
     told = threading.Event()

@@ -8,14 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from millgate.config.units import format_duration
 from millgate.config.values import Duration, FilePath, Name, Section, VariableName
 
-STORE_SCHEMES = (
-    "redis",
-    "rediss",
-    "redis+sentinel",
-    "rediss+sentinel",
-    "redis+cluster",
-    "rediss+cluster",
-)
+STORE_SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 LEAST_RENEWALS = 4
 """Renewals within a lease: three may be lost before it ends."""
 

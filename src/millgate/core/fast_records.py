@@ -133,8 +133,7 @@ def make_yield(
 ) -> Yield:
     """Return a `Yield`, without quotas."""
     return _new(
-        _YIELD,
-        (attempt, reason, retry_after_s, retry, value, bound, first_seen, (), None, 0.0, classed),
+        _YIELD, (attempt, reason, retry_after_s, retry, value, bound, first_seen, (), None, 0.0, classed)
     )
 
 

@@ -128,9 +128,7 @@ def _check_bounds(request: msgspec.Struct) -> None:
 
 
 def decode(
-    decoder: msgspec.json.Decoder[_Body],
-    body: bytes,
-    guard: FieldGuard = COMMON,
+    decoder: msgspec.json.Decoder[_Body], body: bytes, guard: FieldGuard = COMMON
 ) -> tuple[_Body, str]:
     """Decode a body; return it and the reserved field that it names, empty for none.
 

@@ -69,11 +69,7 @@ class Fleet:
     """Owns what connects a gateway to its engines; use on the loop that runs it."""
 
     def __init__(
-        self,
-        addresses: tuple[EngineAddress, ...],
-        settings: UpstreamSettings,
-        driver: Driver,
-        clock: Clock,
+        self, addresses: tuple[EngineAddress, ...], settings: UpstreamSettings, driver: Driver, clock: Clock
     ) -> None:
         self._driver = driver
         self._clock = clock

@@ -86,11 +86,7 @@ class Gate:
         )
         # All of a slot's time is time to its one token: the core learns it as a line over the tokens at work.
         prior = ServicePrior(
-            ttft_base_s=expected_s,
-            ttft_per_token_s=0.0,
-            tpot_base_s=0.0,
-            tpot_per_stream_s=0.0,
-            certain=True,
+            ttft_base_s=expected_s, ttft_per_token_s=0.0, tpot_base_s=0.0, tpot_per_stream_s=0.0, certain=True
         )
         engine = EngineSettings(name, max_inflight, prefill_tokens=max_tokens, prior=prior)
         self._driver = ThreadedDriver(Settings((lane,), (engine,)), clock)

@@ -108,16 +108,7 @@ class _Engine:
 
 
 class _Tenant:
-    __slots__ = (
-        "attempts",
-        "good",
-        "judged",
-        "output_tokens",
-        "prompt_tokens",
-        "seen_at",
-        "ttft",
-        "yields",
-    )
+    __slots__ = ("attempts", "good", "judged", "output_tokens", "prompt_tokens", "seen_at", "ttft", "yields")
 
     def __init__(self) -> None:
         self.attempts = self.yields = self.judged = self.good = 0

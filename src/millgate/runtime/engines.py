@@ -16,13 +16,7 @@ from millgate.http1.client.connection import FAULTY
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
-from millgate.runtime.gauges import (
-    AFTER_HANGUP_S,
-    GAUGE_NAMES,
-    MOST_PAGE_BYTES,
-    Gauges,
-    read_gauges,
-)
+from millgate.runtime.gauges import AFTER_HANGUP_S, GAUGE_NAMES, MOST_PAGE_BYTES, Gauges, read_gauges
 
 POLL_S = 1.0
 SCRAPE_TIMEOUT_S = 0.2
@@ -130,13 +124,7 @@ class EngineWatch:
     """
 
     def __init__(
-        self,
-        engine: str,
-        upstream: Upstream,
-        driver: Driver,
-        clock: Clock,
-        *,
-        target: bytes = b"/metrics",
+        self, engine: str, upstream: Upstream, driver: Driver, clock: Clock, *, target: bytes = b"/metrics"
     ) -> None:
         self.engine = engine
         self.last = Gauges()

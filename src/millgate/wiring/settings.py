@@ -222,10 +222,7 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, ValueO
 def _line_lane(line: LineConfig) -> LaneSettings:
     """Return the lane of the line door: each attempt has its own deadline, and it queues only clients that are due."""
     return LaneSettings(
-        name=LINE_LANE,
-        ttft_slo_s=line.deadline,
-        deadline_s=line.deadline,
-        deadline_from=DeadlineFrom.ATTEMPT,
+        name=LINE_LANE, ttft_slo_s=line.deadline, deadline_s=line.deadline, deadline_from=DeadlineFrom.ATTEMPT
     )
 
 

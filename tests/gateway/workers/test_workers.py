@@ -1,6 +1,8 @@
 """A gate of two workers as its clients, its operator and its engine see it; every part is a process of its own."""
 
 import json
+import os
+import shutil
 import signal
 import socket
 import time
@@ -8,7 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from lab.interpreted import is_compiled
 
+import millgate
 from gateway.workers.stand import (
     END_WITHIN_S,
     Crowd,
@@ -160,6 +164,60 @@ def test_workers_are_replaced_one_by_one_and_no_request_fails(gate: Gate, engine
     assert engine.stats()["peak_running"] <= CAP
     # Nothing that a worker has counted is lost when it leaves.
     assert gate.metric("millgate_attempts_total") - counted == crowd.statuses[200]
+
+
+def test_a_worker_that_dies_while_its_replacement_starts_leaves_one_successor(start: Start) -> None:
+    gate = start().begin()
+    before = gate.processes()
+    gate.process.send_signal(signal.SIGUSR2)
+    until(lambda: len(gate.children()) == 3)  # the replacement of the first one is being started
+    kill(before[min(before)])
+    until(lambda: gate.events("all workers replaced"), 2 * 20.0)
+    until(lambda: len(gate.processes()) == 2)
+    assert len(gate.children()) == 2
+    assert not set(before) & set(gate.processes())
+    assert gate.metric("millgate_workers") == 2.0
+    assert gate.end() == 0
+
+
+@pytest.mark.skipif(is_compiled(), reason="a compiled package is not changed by its source")
+def test_workers_of_another_version_than_their_supervisor_do_not_begin(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade in place the supervisor could not read what new workers said: never ready again, and no metrics."""
+    package = tmp_path / "millgate"
+    shutil.copytree(Path(millgate.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    gate = start().begin()
+    before = gate.processes()
+    source = (package / "__init__.py").read_text(encoding="utf-8")
+    upgraded = source.replace(f'"{millgate.__version__}"', '"99.0.0"')
+    (package / "__init__.py").write_text(upgraded, encoding="utf-8")
+    gate.process.send_signal(signal.SIGUSR2)
+    until(lambda: gate.events("workers are not replaced: a new one did not start"))
+    (event,) = gate.events("workers are not replaced: a new one did not start")
+    assert event["problem"] == f"99.0.0 is installed, and {millgate.__version__} runs: restart the gate"
+    assert gate.processes() == before
+    assert fetch(gate.admin, "/readyz")[0] == 200
+    assert gate.end() == 0
+
+
+def test_a_probe_does_not_wait_for_a_worker_that_hangs(gate: Gate) -> None:
+    """A probe of Kubernetes waits for two seconds: it took the whole gate out for as long as one worker stood still."""
+    hung = min(gate.processes().values())
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert fetch(gate.admin, "/readyz")[0] == 200
+        assert time.monotonic() - began < 2.0
+    finally:
+        os.kill(hung, signal.SIGCONT)
+
+
+def test_sigterm_before_the_workers_are_ready_is_no_cut(start: Start) -> None:
+    gate = start()
+    until(lambda: len(gate.children()) == 2)
+    assert gate.end() == 0
 
 
 def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is_left(

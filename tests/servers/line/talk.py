@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.harness import FakeEngine, Script, answer_whole, until
+from gateway.harness import Asked, FakeEngine, Script, answer, answer_whole, until
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom
@@ -86,6 +86,26 @@ class LineStand:
         for lane in self.snapshot.lanes:
             assert sum(count for _, count in lane.outcomes) == lane.arrived
         await until(lambda: self.gateway.server.budget.held_bytes == 0)
+
+
+class Gate:
+    """An engine that answers when told, and knows how many it ran at once."""
+
+    def __init__(self, work_s: float | None = None, content: str = "hello") -> None:
+        self.go = asyncio.Event()
+        self.content = content
+        self.work_s = work_s
+        self.running = self.most = self.served = 0
+
+    async def __call__(self, asked: Asked) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await (asyncio.sleep(self.work_s) if self.work_s is not None else self.go.wait())
+            asked.reply(answer(self.content))
+            self.served += 1
+        finally:
+            self.running -= 1
 
 
 @contextlib.asynccontextmanager

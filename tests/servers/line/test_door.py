@@ -14,7 +14,7 @@ from millgate.dialects.line import LineReply, Status
 from millgate.servers.line import LineLimits
 from millgate.servers.line.attempt import words_of
 from servers.line.stand import brief, chunk, ping, upload
-from servers.line.talk import LineStand, Peer, line_standing
+from servers.line.talk import Gate, LineStand, Peer, line_standing
 
 BODY = chat("hello")
 
@@ -25,25 +25,6 @@ def line_upload(body: bytes = BODY, job: str = "J", **more: Any) -> bytes:
 
 def last_chunk(body: bytes = BODY, job: str = "J", seq: int = 9) -> bytes:
     return chunk(body, -(-len(body) // 64) - 1, job, seq, 64)
-
-
-class Gate:
-    """An engine that answers when told, and knows how many it ran at once."""
-
-    def __init__(self, work_s: float | None = None) -> None:
-        self.go = asyncio.Event()
-        self.work_s = work_s
-        self.running = self.most = self.served = 0
-
-    async def __call__(self, asked: Asked) -> None:
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await (asyncio.sleep(self.work_s) if self.work_s is not None else self.go.wait())
-            asked.reply(answer())
-            self.served += 1
-        finally:
-            self.running -= 1
 
 
 async def come(stand: LineStand, number: int, *, retry: bool) -> tuple[LineReply, list[int]]:

@@ -15,7 +15,7 @@ from millgate.dialects.line import Status
 from millgate.servers.line import replies
 from millgate.servers.requests import judgement
 from servers.line.stand import chunk, upload
-from servers.line.talk import LineStand, line_standing
+from servers.line.talk import Gate, LineStand, line_standing
 
 
 def line_upload() -> bytes:
@@ -39,6 +39,48 @@ def test_an_absurd_hint_of_an_engine_is_a_sane_one_for_the_job(told: str, hint_m
             reply = await peer.final()
             assert (reply.status, reply.retry_hint_ms) == (Status.YIELD, hint_ms)
             await until(lambda: stand.snapshot.engines[0].running == 0)
+
+    run(body())
+
+
+def test_a_batch_outlives_a_restart_of_its_only_engine() -> None:
+    """A job that no engine has had may come back: in two seconds of a restart a pipelined batch had every second job aborted."""
+
+    async def body() -> None:
+        async with line_standing(max_inflight=4) as stand:
+            await stand.engine.stop()
+            peer = await stand.peer()
+            for number in range(3):
+                peer.send(upload(chat("hello"), f"J{number}", 64))
+            for _ in range(3):
+                reply = await peer.final()
+                assert (reply.status, reply.retry_hint_ms) == (Status.YIELD, 5000)
+            serving = await asyncio.start_server(stand.engine._serve, "127.0.0.1", stand.engine.port)
+            async with serving:
+                peer.send(chunk(chat("hello"), -(-len(chat("hello")) // 64) - 1, "J1", 9, 64))
+                reply = await peer.final()
+                assert (reply.status, reply.job) == (Status.DONE, "J1")
+                assert len(stand.engine.asked) == 1
+                peer.leave()
+                await stand.settle()
+
+    run(body())
+
+
+def test_an_answer_that_does_not_fit_into_the_budget_is_not_held_against_its_engine() -> None:
+    """The client was told that the engine's answer had broken off, and after three of them the page named the engine."""
+
+    async def body() -> None:
+        async with line_standing(Gate(work_s=0.0, content="x" * 500_000)) as stand:
+            stand.gateway.server.budget.limit_bytes = 400_000
+            peer = await stand.peer()
+            peer.send(upload(chat("hello"), "J", 64, want_result=True))
+            reply = await peer.final()
+            assert (reply.status, reply.need) == (Status.ABORT, "payload_too_large")
+            assert "limits.byte_budget" in reply.message
+            await stand.settle()
+            (lane,) = [each for each in stand.snapshot.lanes if each.name == "line"]
+            assert dict(lane.outcomes) == {Outcome.CLIENT_GONE: 1}
 
     run(body())
 

@@ -266,7 +266,7 @@ def test_a_silent_connection_ends_and_dribbling_is_silence() -> None:
 def test_an_upload_that_stalls_is_given_up_though_pings_come() -> None:
     stand = Stand()
     stand.send(manifest(PAYLOAD) + chunk(PAYLOAD, 0))
-    assert stand.budget.held_bytes == 4
+    assert stand.budget.held_bytes == len(PAYLOAD)  # with the first chunk room for all of them is booked
     for second in range(0, 60, 10):
         stand.now = float(second)
         stand.send(ping())
@@ -338,13 +338,28 @@ def test_finished_jobs_do_not_count() -> None:
 def test_without_memory_a_chunk_is_yielded_and_may_be_sent_again() -> None:
     stand = Stand(budget_bytes=6)
     stand.send(manifest(PAYLOAD))
-    assert said(stand, chunk(PAYLOAD, 0)) == ["clarify/ok J 3"]
-    (reply,) = stand.send(chunk(PAYLOAD, 1))
-    assert brief(reply) == "clarify/yield server_busy J 4"
-    assert reply.retry_hint_ms == 1000
+    for minute in range(3):  # the time in which it finds no room is not held against it
+        assert stand.tick(59.0 * minute) == []
+        (reply,) = stand.send(chunk(PAYLOAD, 0))
+        assert brief(reply) == "clarify/yield server_busy J 4"
+        assert reply.retry_hint_ms == 1000
+        assert stand.budget.held_bytes == 0
     stand.budget.limit_bytes = 100
-    assert said(stand, chunk(PAYLOAD, 1) + chunk(PAYLOAD, 2)) == ["clarify/ok J 3"]
+    assert said(stand, chunk(PAYLOAD, 0) + chunk(PAYLOAD, 1) + chunk(PAYLOAD, 2)) == ["clarify/ok J 3"] * 2
     assert len(stand.asks) == 1
+
+
+def test_large_uploads_that_do_not_fit_together_are_made_one_after_the_other() -> None:
+    """Each had room for a part, and all waited for each other until none was left."""
+    stand = Stand(budget_bytes=2 * len(PAYLOAD) - 1)
+    stand.send(manifest(PAYLOAD, "A") + manifest(PAYLOAD, "B"))
+    assert said(stand, chunk(PAYLOAD, 0, "A")) == ["clarify/ok A 3"]
+    assert said(stand, chunk(PAYLOAD, 0, "B")) == ["clarify/yield server_busy B 4"]
+    assert said(stand, chunk(PAYLOAD, 1, "A")) == ["clarify/ok A 3"]
+    assert said(stand, chunk(PAYLOAD, 2, "A")) == []
+    assert brief(last(stand.done(1))) == "confirm/done A 4"
+    assert said(stand, b"".join([chunk(PAYLOAD, index, "B") for index in range(3)])) == ["clarify/ok B 3"] * 2
+    assert len(stand.asks) == 2
 
 
 def test_a_peer_that_leaves_ends_its_job_and_what_it_sent_is_wiped() -> None:
@@ -406,6 +421,28 @@ def test_the_token_is_asked_for_once_and_a_wrong_one_ends_the_connection() -> No
         assert (reply.status, reply.need) == ("abort", "unauthorized")
         assert stranger.closed
         assert stranger.budget.held_bytes == 0
+
+
+def test_a_job_that_is_begun_anew_after_a_yield_has_no_appointment_any_more() -> None:
+    stand = Stand()
+    stand.send(upload(PAYLOAD))
+    stand.yielded(1)
+    assert stand.withdrawn == []
+    stand.send(upload(PAYLOAD))
+    assert stand.withdrawn == [1]
+    assert [ask.mark for ask in stand.asks] == [1, 2]
+
+
+def test_draining_sends_away_a_connection_whose_jobs_have_not_begun() -> None:
+    yielded, uploading = Stand(), Stand()
+    yielded.send(upload(PAYLOAD))
+    yielded.yielded(1)
+    uploading.send(manifest(PAYLOAD))
+    for stand in (yielded, uploading):
+        away = last(stand.take(stand.session.drain()))
+        assert (away.status, away.job, away.retry_hint_ms) == ("yield", "J_?", 1000)
+        assert stand.closed
+        assert stand.budget.held_bytes == 0
 
 
 def test_draining_closes_when_the_last_job_has_ended() -> None:

@@ -294,11 +294,7 @@ class Knowledge:
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        make_order: MakeOrder,
-        instruments: Instruments,
-        now: float,
+        self, settings: Settings, make_order: MakeOrder, instruments: Instruments, now: float
     ) -> None:
         self.make_order, self._instruments = make_order, instruments
         self.lanes = {lane.name: Lane(lane, make_order, instruments, now) for lane in settings.lanes}

@@ -28,12 +28,7 @@ class Apart(NamedTuple):
 
 
 def apart(
-    prefixes: PrefixIndex,
-    legs: Legs,
-    request: Request,
-    engines: tuple[Engine, ...],
-    held: Held,
-    now: float,
+    prefixes: PrefixIndex, legs: Legs, request: Request, engines: tuple[Engine, ...], held: Held, now: float
 ) -> Apart | None:
     """Return the cheapest two of the engines that have room for one leg each; None where there are none, or nothing to hand over."""
     # Of a prompt below one block vLLM hands nothing over, and some of its connectors hang on it (LMCache#2459).

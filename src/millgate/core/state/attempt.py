@@ -345,12 +345,7 @@ class Attempt:
             self.foreseen_tokens,
         )
         engine.starts(
-            permit,
-            leg,
-            self.unread_tokens,
-            request.output_tokens,
-            now,
-            only_read=arrival.max_tokens == 0,
+            permit, leg, self.unread_tokens, request.output_tokens, now, only_read=arrival.max_tokens == 0
         )
         self.permit, self.engine = permit, engine
         return permit

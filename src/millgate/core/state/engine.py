@@ -226,11 +226,7 @@ class Engine:
         self._take(new)
 
     def paces_prompts(
-        self,
-        protection: Protection | None,
-        caps: Mapping[str, float],
-        parts: Mapping[str, float],
-        now: float,
+        self, protection: Protection | None, caps: Mapping[str, float], parts: Mapping[str, float], now: float
     ) -> None:
         """Pace prompts of the lanes that this protection names, and of those with a cap or a part, from now on."""
         self.prompts.reconfigured(protection, caps, parts, self.settings.prior)

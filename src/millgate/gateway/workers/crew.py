@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from millgate import __version__
 from millgate.cluster.contract import Store
 from millgate.cluster.socket_store import StoreServer
 from millgate.gateway.workers.messages import News, WorkerNews, WorkerStart, WorkerVerb, encode, read_kept
@@ -90,6 +91,7 @@ class Crew:
             store="" if self._store is None else self._store.address,
             ticket_key=self.plan.ticket_key,
             recipe=self.plan.recipe,
+            version=__version__,
         )
         worker = WorkerProcess(start, self._hear, self._ended)
         try:
@@ -104,6 +106,7 @@ class Crew:
             async with asyncio.timeout(_READY_WITHIN_S):
                 news = await asyncio.shield(worker.ready)
         except TimeoutError:
+            worker.is_leaving = True
             worker.signal(signal.SIGKILL)
             text = f"worker {worker.number} was not ready within {_READY_WITHIN_S:.0f} s"
             raise WorkerFailedError(text, 1) from None

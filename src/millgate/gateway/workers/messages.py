@@ -55,7 +55,7 @@ class WorkerStart(NamedTuple):
 
     `http` and `line` are the descriptors of the doors' sockets by slot, `line` empty without a line door. `store` is the address of
     the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration names no key, and hides the credentials that tenants are named by. `recipe` is for the command
-    line: how to read the configuration.
+    line: how to read the configuration. `version` is the supervisor's: another one's messages may mean something else.
     """
 
     slot: int
@@ -65,6 +65,7 @@ class WorkerStart(NamedTuple):
     store: str
     ticket_key: bytes
     recipe: bytes
+    version: str
 
 
 class News(StrEnum):

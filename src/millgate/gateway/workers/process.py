@@ -113,9 +113,9 @@ class WorkerProcess:
         finally:
             self._waiting.pop(number, None)
 
-    async def take_report(self) -> WorkerReport:
-        """Ask for a report and keep it; WorkerSilentError when none comes."""
-        self.report = read_report(await self.ask(WorkerVerb.REPORT))
+    async def take_report(self, within_s: float = ANSWERS_WITHIN_S) -> WorkerReport:
+        """Ask for a report and keep it; WorkerSilentError when none comes in time."""
+        self.report = read_report(await self.ask(WorkerVerb.REPORT, within_s=within_s))
         return self.report
 
     def signal(self, number: signal.Signals) -> None:

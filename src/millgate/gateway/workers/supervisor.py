@@ -108,7 +108,8 @@ class Supervisor:
         if worker.ready_at and not worker.is_leaving and not self.is_leaving:
             self._log.error("worker died", worker=worker.number, code=worker.code, process=worker.process_id)
             self._judge_death(self._loop.time() - worker.ready_at)
-            self._spawn(self._revive(worker.slot))
+            if all(other.slot != worker.slot or other.is_leaving for other in self.crew.all):
+                self._spawn(self._revive(worker.slot))  # else its replacement is being started
 
     def _judge_death(self, lived_s: float) -> None:
         self._quick_deaths = self._quick_deaths + 1 if lived_s < QUICK_S else 1
@@ -142,16 +143,21 @@ class Supervisor:
     async def _replace_all(self) -> None:
         """Replace every worker: a new one is ready before the old one accepts no more, and one leaves at a time."""
         for old in self.crew.serving:
+            if old not in self.crew.serving:
+                continue  # it has died since, and a new one takes its place
             try:
                 new = await self.crew.start(old.slot)
             except WorkerFailedError as error:
                 self._log.error("workers are not replaced: a new one did not start", problem=str(error))
+                if old not in self.crew.serving:
+                    self._spawn(self._revive(old.slot))
                 return
             self._log.info("worker replaced", worker=old.number, by=new.number)
-            old.is_leaving = True
-            with contextlib.suppress(WorkerSilentError):
-                await old.ask(WorkerVerb.RETIRE, within_s=RETIRES_WITHIN_S + 1.0)
-            await self.crew.drain([old])
+            if old in self.crew.serving:
+                old.is_leaving = True
+                with contextlib.suppress(WorkerSilentError):
+                    await old.ask(WorkerVerb.RETIRE, within_s=RETIRES_WITHIN_S + 1.0)
+                await self.crew.drain([old])
         self._log.info("all workers replaced")
 
     # ---- leaving
@@ -170,7 +176,7 @@ class Supervisor:
             await self.crew.cut(workers)
         if self._failure is not None:
             raise self._failure
-        was_cut = any(worker.code != 0 for worker in workers)
+        was_cut = any(worker.code != 0 for worker in workers if worker.ready_at)  # others have served nothing
         return ProcessEnding.CUT_SHORT if was_cut else ProcessEnding.DRAINED
 
     async def _tell_draining(self) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import PROCESS_COLLECTOR, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
 from millgate.gateway.workers.messages import WorkerReport, WorkerVerb
-from millgate.gateway.workers.process import WorkerProcess
+from millgate.gateway.workers.process import ANSWERS_WITHIN_S, WorkerProcess
 from millgate.gateway.workers.supervisor import Supervisor
 from millgate.observe.explanation import ExplainedAttempt
 from millgate.observe.live.decision_history import EVERY_S, HistoryPoint
@@ -29,7 +29,8 @@ from millgate.servers.admin.source import Readiness, SourceSilentError, add_stan
 from millgate.servers.line.contract import Readings
 
 _Answer = TypeVar("_Answer")
-_PICTURE_WITHIN_S: Final = 1.0
+_SOON_S: Final = 1.0
+"""The page and probes, which ask again every few seconds, do not wait for a worker that hangs."""
 _RANKS: Final = {"admit": 0, "queue": 1, "yield": 2}
 
 
@@ -65,7 +66,7 @@ class WorkersSource:
 
     async def readiness(self) -> Readiness:
         """Return whether work should come here: one worker that is ready is enough; the detail is by worker."""
-        reports = await self._reports()
+        reports = await self._reports(_SOON_S)
         detail = {
             f"worker {worker.number} {part}": state
             for worker, report in reports
@@ -132,7 +133,7 @@ class WorkersSource:
 
     async def picture(self) -> Picture | None:
         """Return the picture of all workers together, None while none answers."""
-        answers = await self._ask_all(WorkerVerb.PICTURE, b"", Picture, within_s=_PICTURE_WITHIN_S)
+        answers = await self._ask_all(WorkerVerb.PICTURE, b"", Picture, within_s=_SOON_S)
         pictures = [
             replace(picture, decisions=tuple(numbered(picture.decisions, worker.number)))
             for worker, picture in answers
@@ -163,10 +164,10 @@ class WorkersSource:
         self._line = merged(lines) if lines else None
         return reports
 
-    async def _reports(self) -> list[tuple[WorkerProcess, WorkerReport]]:
+    async def _reports(self, within_s: float = ANSWERS_WITHIN_S) -> list[tuple[WorkerProcess, WorkerReport]]:
         """Return the last report of each worker that runs, taken now where it answers."""
         workers = self._supervisor.crew.running
-        await asyncio.gather(*(each.take_report() for each in workers), return_exceptions=True)
+        await asyncio.gather(*(each.take_report(within_s) for each in workers), return_exceptions=True)
         return [(worker, worker.report) for worker in workers if worker.runs and worker.report is not None]
 
     async def _ask_all(

@@ -60,11 +60,7 @@ class ResponseHeads:
 
     def bodiless(self, status: int, headers: Headers | Lines, *, close: bool) -> bytes:
         """Return the whole of an answer that has no body by its status (204, 304)."""
-        return b"%b%b%b\r\n" % (
-            self.opening(status),
-            _lines(headers),
-            CLOSE if close else b"",
-        )
+        return b"%b%b%b\r\n" % (self.opening(status), _lines(headers), CLOSE if close else b"")
 
     def chunked(self, status: int, headers: Headers | Lines, *, close: bool) -> bytes:
         """Return the whole head of an answer in chunks."""

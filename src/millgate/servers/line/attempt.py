@@ -23,6 +23,9 @@ from millgate.servers.requests.routes import EngineRoute
 
 _BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
+_NO_ROOM: Final = (
+    "the answer does not fit into limits.byte_budget now; send fewer jobs at a time, or without want_result"
+)
 
 
 class LineDesk(Protocol):
@@ -129,13 +132,14 @@ class LineAttempt:
         owner.on_yielded(self._job, decision.retry_after_s)
 
     def on_ended(self, decision: Ended) -> None:
-        """Give up a job that no engine has had; else the cause of the end has told the client."""
+        """Yield a job that no engine has had, as over HTTP; else the cause of the end has told the client."""
         if not self._unsent or decision.outcome is not Outcome.ENGINE_FAILED:
             return
         owner = self._close()
         if owner is not None:
             self._desk.driver.post(Released(self.number))
-            owner.on_failed(self._job, *_BACKEND, self._words(FAILURES[FailureKind.CONNECT].message))
+            self._desk.yielded += 1
+            owner.on_yielded(self._job, FAILURES[FailureKind.CONNECT].retry_after_s or 1.0)
 
     # ---- what the engine says
 
@@ -157,7 +161,9 @@ class LineAttempt:
         if self._owner is None:
             return
         if self.result is not None and not self.result.append(data):
-            self._give_up(FailureKind.BROKEN)
+            owner = self._owner
+            self.gone()  # its engine is not at fault
+            owner.on_failed(self._job, *_TOO_LARGE, self._words(_NO_ROOM))
             return
         judge = self._judge
         judge.take(data)

@@ -33,7 +33,7 @@ class Hall(Protocol):
         """Return the door's time in seconds."""
 
     def welcome(self, connection: "LineConnection", peer: str) -> Session | bytes:
-        """Take a new connection in, or return the line that refuses it."""
+        """Take a new connection in, or return the line that refuses it: an empty one where it is cut without a word."""
 
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
@@ -72,6 +72,7 @@ class LineConnection:
         self._attempts: dict[int, Asking] = {}
         self._outbox: deque[SendAll] = deque()
         self._stalled_at: float | None = None
+        self._parted_at: float | None = None
         self._paused = False
         self._turn_due = False
         self._closing = False
@@ -87,7 +88,10 @@ class LineConnection:
         welcome = self._hall.welcome(self, _host_of(stream))
         if isinstance(welcome, bytes):
             stream.write(welcome)
-            stream.close()
+            if welcome:
+                self._close()
+            else:
+                self.abort()
         else:
             self._session = welcome
             self._hall.watch(self)
@@ -161,11 +165,14 @@ class LineConnection:
 
     @property
     def busy(self) -> bool:
-        """Whether a job waits or works, or a result is still on its way."""
-        return bool(self._outbox) or (self._session is not None and self._session.busy)
+        """Whether a job waits or works, or what was said is still on its way."""
+        unsent = bool(self._outbox) or self._stream.get_write_buffer_size() > 0
+        return unsent or (self._session is not None and self._session.busy)
 
     def due(self) -> float:
         """Return when `tick` has something to do at the latest."""
+        if self._parted_at is not None:
+            return self._parted_at + self._hall.limits.linger_s
         if self._stalled_at is not None:
             return self._stalled_at + self._hall.limits.write_stall_s
         if self._session is None or self._outbox:
@@ -174,7 +181,13 @@ class LineConnection:
 
     def tick(self, now: float) -> None:
         """Keep jobs alive, end what is silent, cut clients that do not read."""
-        if self._stalled_at is not None and now - self._stalled_at >= self._hall.limits.write_stall_s:
+        stall_s = self._hall.limits.write_stall_s
+        if self._parted_at is not None:
+            if now - self._parted_at >= stall_s:
+                self.abort()
+            elif not self._stream.get_write_buffer_size():
+                self._stream.close()
+        elif self._stalled_at is not None and now - self._stalled_at >= stall_s:
             self.abort()
         elif self._session is not None:
             self._perform(self._session.tick(now))
@@ -257,13 +270,24 @@ class LineConnection:
                 self._outbox.popleft()
                 wish.result.wipe()
         if self._closing and not self._outbox:
-            self._stream.close()
+            self._part()
 
     def _close(self) -> None:
         """Close when everything has been written."""
         self._closing = True
         if not self._outbox:
-            self._stream.close()
+            self._part()
+
+    def _part(self) -> None:
+        """Half-close, where it is not TLS, and drop what still comes: a reset would destroy what the peer has not read."""
+        if self._parted_at is not None or self._stream.is_closing():
+            return
+        if self._stream.can_write_eof():
+            self._stream.write_eof()
+        if self._paused:
+            self._stream.resume_reading()
+        self._parted_at = self._hall.now()
+        self._hall.watch(self)
 
 
 def _host_of(stream: asyncio.Transport) -> str:

@@ -14,7 +14,8 @@ class LineLimits:
 
     `line_bytes`, `jobs` (unfinished, per connection), `payload_bytes` and `idle_s` are the published daemon's. A
     silent gap must stay under 20 s for its client, and `keep_alive_s` is half of that. `unsent_bytes` of replies
-    that a peer does not read stop the reading from it, and after `write_stall_s` it is cut. An upload may be silent
+    that a peer does not read stop the reading from it, and after `write_stall_s` it is cut. What a peer sends after the last
+    reply is dropped for `linger_s`. An upload may be silent
     for `idle_s` and must come at `upload_rate` bytes a second, a slow phone line.
 
     Before the token a line has at most `first_line_bytes`: two names of 1,024 characters, escaped, and the rest of a
@@ -29,6 +30,7 @@ class LineLimits:
     idle_s: float = 60.0
     keep_alive_s: float = 10.0
     write_stall_s: float = 30.0
+    linger_s: float = 1.0
     upload_rate: float = 10_000.0
     unsent_bytes: int = 64 * 1024
     first_line_bytes: int = 16 * 1024

@@ -25,14 +25,7 @@ from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.connection import LineConnection, Watchlist
-from millgate.servers.line.contract import (
-    Ask,
-    ErrorWords,
-    LineLimits,
-    LineSettings,
-    Readings,
-    Withdraw,
-)
+from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineSettings, Readings, Withdraw
 from millgate.servers.line.payloads import Payloads, why_refused
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
@@ -166,6 +159,9 @@ class LineDoor:
         """Take a new connection in, or return the line that refuses it: there are too many, or too many guesses."""
         self._clients.enter(connection)
         self._connections.add(connection)
+        if self._clients.crowded:  # those that are told stay for a while
+            self.refused_connections += 1
+            return b""
         trusts = partial(self._trusts, peer) if self.settings.token else None
         if trusts is not None and self._guesses.wait_s(peer, self.now()) > 0.0:
             self.refused_connections += 1

@@ -64,7 +64,9 @@ class Upload:
                 return Need.PAYLOAD_SIZE_MISMATCH
             if manifest.sha256 and whole_digest.hexdigest() != manifest.sha256.lower():
                 return Need.PAYLOAD_HASH_MISMATCH
-        if not self.buffer.append(data):
+        # Room for all of it, or for none: uploads that have room for a part each would wait for each other.
+        most = min(manifest.total_bytes, manifest.chunk_bytes * manifest.chunks)
+        if not (self.buffer.book(most) and self.buffer.append(data)):
             return Need.SERVER_BUSY
         self._digest = whole_digest
         self._last_digest = digest
@@ -103,6 +105,11 @@ class LineJob:
         self.asked_at: float | None = None
         self.due = now
 
+    def waits(self, limits: LineLimits, now: float) -> None:
+        """Begin its time anew: it has no room yet."""
+        self.begun_at = now
+        self.progressed(limits, now)
+
     def progressed(self, limits: LineLimits, now: float) -> None:
         """Give it time for the next chunk, unless it dribbles."""
         by_rate = self.begun_at + len(self.upload.buffer) / limits.upload_rate
@@ -123,10 +130,12 @@ class Jobs:
         self.named: dict[str, LineJob] = {}
         self.asked: dict[int, LineJob] = {}
 
-    def begin(self, to: To, manifest: Manifest, now: float) -> None:
-        """Begin an upload, or begin it anew."""
+    def begin(self, to: To, manifest: Manifest, now: float) -> Iterator[Withdraw]:
+        """Begin an upload, or begin it anew, and withdraw what was told when to come back."""
         before = self.named.get(to.job)
         if before is not None:
+            if before.state is JobState.YIELDED:
+                yield Withdraw((before.mark,))
             before.upload.buffer.wipe()
         self._numbers += 1
         upload = Upload(manifest, Buffer(self._budget))

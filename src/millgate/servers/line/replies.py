@@ -53,13 +53,8 @@ def _ending(outcome: JobOutcome, reason: OutcomeReason | None = None) -> list[Re
 
 
 def taken(to: To, core: list[Receipt], verb: Verb = Verb.CLARIFY) -> bytes:
-    """So far so good; also what keeps a client of a long job patient."""
+    """So far so good; also what keeps a client of a long job patient, and with CONFIRM the answer to a ping."""
     return write_reply(LineReply(verb, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core))
-
-
-def pong(to: To, core: list[Receipt]) -> bytes:
-    """The answer to a ping."""
-    return taken(to, core, Verb.CONFIRM)
 
 
 def needed(to: To, core: list[Receipt], need: Need, fault: Fault) -> bytes:

@@ -34,21 +34,13 @@ from millgate.dialects.line import (
 from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
 from millgate.servers.line import replies
 from millgate.servers.line.buffer import Buffer, Reserves
-from millgate.servers.line.contract import (
-    Close,
-    ErrorWords,
-    LineLimits,
-    Readings,
-    SendAll,
-    SendBytes,
-    Wish,
-)
+from millgate.servers.line.contract import Close, ErrorWords, LineLimits, Readings, SendAll, SendBytes, Wish
 from millgate.servers.line.intake import LineIntake, LineTooLongError, NoRoomError
 from millgate.servers.line.job import Jobs, JobState, LineJob
 from millgate.servers.line.replies import To
 
 _FULL_HINT_S: Final = 1.0
-"""No memory for a chunk now: an upload elsewhere ends about that soon."""
+"""No memory for a chunk now: an upload elsewhere ends about that soon. A gate that drains says it, too, as over HTTP."""
 _FORBIDDEN: Final = (Need.UNAUTHORIZED, Fault.BAD_ENVELOPE, OutcomeReason.BAD_FRAME)
 _SILENT: Final = (Need.IDLE_TIMEOUT, Fault.TIMEOUT, OutcomeReason.IDLE_TIMEOUT, JobOutcome.TIMEOUT)
 
@@ -211,7 +203,7 @@ class Session:
             self._intake.most_bytes = self._limits.line_bytes
         self._heard_at = now
         if frame.verb is Verb.PING:
-            yield SendBytes(replies.pong(_to(frame), self._core()))
+            yield SendBytes(replies.taken(_to(frame), self._core(), Verb.CONFIRM))
         elif frame.manifest is not None:
             yield from self._take_manifest(frame, frame.manifest, now)
         else:
@@ -234,12 +226,11 @@ class Session:
         if working or not manifest.is_valid(self._limits.payload_bytes):
             need, fault = Need.MANIFEST_INVALID, Fault.NEED_MANIFEST_FIX
             yield SendBytes(replies.needed(_to(frame), self._core(), need, fault))
-            return
-        if job is None and len(self._jobs.named) >= self._limits.jobs:
+        elif job is None and len(self._jobs.named) >= self._limits.jobs:
             yield from self._end(Need.TOO_MANY_JOBS, Fault.QUOTA, OutcomeReason.QUOTA, to=_to(frame))
-            return
-        self._jobs.begin(_to(frame), manifest, now)
-        yield SendBytes(replies.taken(_to(frame), self._core()))
+        else:
+            yield from self._jobs.begin(_to(frame), manifest, now)
+            yield SendBytes(replies.taken(_to(frame), self._core()))
 
     def _take_chunk(self, frame: LineRequest, chunk: LineChunk, now: float) -> Iterator[Wish]:
         job = self._jobs.named.get(frame.job)
@@ -250,16 +241,17 @@ class Session:
             yield self._while_asked(job, frame, chunk)
             return
         trouble = job.upload.take(chunk)
-        if trouble is Need.SERVER_BUSY:
-            yield SendBytes(replies.yielded(_to(frame), self._core(), _FULL_HINT_S))
-        elif trouble is not None:
+        if trouble is not None and trouble is not Need.SERVER_BUSY:
             yield self._need_more(frame, trouble)
+            return
+        job.to = _to(frame)
+        if trouble is not None:
+            job.waits(self._limits, now)
+            yield SendBytes(replies.yielded(job.to, self._core(), _FULL_HINT_S))
         elif not job.upload.whole:
-            job.to = _to(frame)
             job.progressed(self._limits, now)
-            yield SendBytes(replies.taken(_to(frame), self._core()))
+            yield SendBytes(replies.taken(job.to, self._core()))
         else:
-            job.to = _to(frame)
             yield self._jobs.ask(job, now)
 
     def _while_asked(self, job: LineJob, frame: LineRequest, chunk: LineChunk) -> Wish:
@@ -295,6 +287,8 @@ class Session:
 
     def _drained(self) -> Iterator[Wish]:
         if self._draining and not self.busy:
+            if self._jobs.named:
+                yield SendBytes(replies.yielded(To(), self._core(), _FULL_HINT_S))  # on another connection
             yield from self.leave()
             yield Close()
 

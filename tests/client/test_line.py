@@ -8,6 +8,7 @@ import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def result(request: LineRequest, data: bytes = RESULT, sha256: str = "") -> list
 
 @contextmanager
 def server(
-    last: list[Callable[[LineRequest], list[LineReply]]], health: int = 1
+    last: list[Callable[[LineRequest], list[LineReply]]], health: int = 1, port: int = 0
 ) -> Iterator[tuple[str, list[LineRequest]]]:
     """Take uploads; answer the n-th last chunk as the n-th of `last` says, and close after what names no job."""
     seen: list[LineRequest] = []
@@ -78,7 +79,7 @@ def server(
         daemon_threads = True
         allow_reuse_address = True
 
-    with Server(("127.0.0.1", 0), Handler) as listening:
+    with Server(("127.0.0.1", port), Handler) as listening:
         threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         yield f"127.0.0.1:{listening.server_address[1]}", seen
         listening.shutdown()
@@ -198,6 +199,25 @@ def test_a_job_comes_back_on_a_new_connection_when_a_gate_that_drains_sends_its_
         ]
     with server([lambda _: [away], lambda _: [away]]) as (address, _), pytest.raises(YieldedError):
         send(address, b"x", retries=1)
+
+
+@pytest.mark.parametrize("send", [send_sync, send_async])
+def test_a_job_waits_for_the_gate_that_starts_where_another_one_has_drained(send: Any) -> None:
+    away = LineReply(Verb.CLARIFY, NO_JOB, 2, Status.YIELD, "server_busy", "busy", 200)
+    with ThreadPoolExecutor() as pool:
+        with server([lambda _: [away]]) as (address, seen):
+            sent = pool.submit(send, address, b"x")
+            while len(seen) < 2:
+                time.sleep(0.001)
+        time.sleep(0.3)  # nothing listens
+        with server([lambda r: [done(r)]], port=int(address.partition(":")[2])):
+            assert sent.result(10).yields > 1
+        with server([lambda _: [away]]) as (address, seen):
+            sent = pool.submit(send, address, b"x", retries=3)
+            while len(seen) < 2:
+                time.sleep(0.001)
+        with pytest.raises(LineError, match="cannot connect"):
+            sent.result(10)
 
 
 def test_a_refused_job_leaves_its_name_to_the_next_and_its_end_is_not_the_end_of_another() -> None:

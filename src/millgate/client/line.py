@@ -104,7 +104,9 @@ class Told(NamedTuple):
 
 
 Step = Write | Read | Pause | Reconnect
-Dialogue = Generator[Step, LineReply | None, Any]
+Heard = LineReply | LineError | None
+"""What a step has brought: the reply that was read, why there is no new connection, or nothing."""
+Dialogue = Generator[Step, Heard, Any]
 Watch = Callable[[Told], None]
 
 
@@ -167,8 +169,16 @@ class _Upload:
             try:
                 return (yield from self._once())
             except _SentAwayError as away:
-                yield Pause(away.args[0])
-                yield Reconnect()
+                yield from self._reconnect(away.args[0])
+
+    def _reconnect(self, pause_s: float) -> Dialogue:
+        """Come back on a new connection; while nothing listens, as before the next gate has started, each try counts as a retry."""
+        yield Pause(pause_s)
+        while isinstance(failure := (yield Reconnect()), LineError):
+            self._yields += 1
+            if self._yields > self._job.retries:
+                raise failure
+            yield Pause(pause_s)
 
     def _once(self) -> Dialogue:
         job, self._taken = self._job, 0
@@ -205,11 +215,11 @@ class _Upload:
             elif reply.verb is Verb.RESULT:
                 self._take_result(reply)
 
-    def _read(self) -> Generator[Step, LineReply | None, LineReply]:
+    def _read(self) -> Generator[Step, Heard, LineReply]:
         """Return the next reply about this job; raises LineError for what ends it."""
         while True:
             reply = yield Read()
-            assert reply is not None
+            assert isinstance(reply, LineReply)
             if self._job.watch is not None:
                 self._job.watch(Told(reply, self._taken))
             if reply.job not in {self._job.name, NO_JOB}:
@@ -260,11 +270,14 @@ class _Upload:
 
 def _ping(token: str, watch: Watch | None) -> Dialogue:
     yield Write(write_request(LineRequest(Verb.PING, _PING, 1, token=token)))
-    reply: LineReply | None = None
-    while reply is None or reply.job not in {NO_JOB, _PING}:  # a job that was given up may still be answered
-        reply = yield Read()
-        if reply is not None and watch is not None:
+    reply = yield Read()
+    while True:
+        assert isinstance(reply, LineReply)
+        if watch is not None:
             watch(Told(reply, 0))
+        if reply.job in {NO_JOB, _PING}:  # a job that was given up may still be answered
+            break
+        reply = yield Read()
     if reply.status is not Status.OK:
         raise AbortedError(reply.need, reply.message, reply.request_id)
     inflight, cap = reply.receipt("backend.inflight") or 0, reply.receipt("backend.cap") or 0
@@ -334,7 +347,7 @@ class LineClient(_Addressed):
         return pinged
 
     def _lead(self, dialogue: Dialogue) -> Any:
-        heard: LineReply | None = None
+        heard: Heard = None
         try:
             while True:
                 step = dialogue.send(heard)
@@ -345,13 +358,20 @@ class LineClient(_Addressed):
                     time.sleep(step.seconds)
                 elif isinstance(step, Reconnect):
                     self.__exit__()
-                    self.__enter__()
+                    heard = self._connected()
                 else:
                     heard = _parse(self._reader.readline(_MOST_LINE_BYTES))
         except StopIteration as stop:
             return stop.value
         except OSError as error:
             raise LineError(f"the connection to {self._host}:{self._port} has failed: {error}") from error
+
+    def _connected(self) -> LineError | None:
+        try:
+            self.__enter__()
+        except LineError as error:
+            return error
+        return None
 
 
 class AsyncLineClient(_Addressed):
@@ -381,7 +401,7 @@ class AsyncLineClient(_Addressed):
         return pinged
 
     async def _lead(self, dialogue: Dialogue) -> Any:
-        heard: LineReply | None = None
+        heard: Heard = None
         while True:
             try:
                 step = dialogue.send(heard)
@@ -393,13 +413,16 @@ class AsyncLineClient(_Addressed):
             except (OSError, ValueError) as error:
                 raise LineError(f"the connection to {self._host}:{self._port} has failed: {error}") from error
 
-    async def _do(self, step: Step) -> LineReply | None:
+    async def _do(self, step: Step) -> Heard:
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None
         if isinstance(step, Reconnect):
             self._writer.close()
-            await self.__aenter__()
+            try:
+                await self.__aenter__()
+            except LineError as error:
+                return error
             return None
         async with asyncio.timeout(self._timeout_s):
             if isinstance(step, Write):

@@ -33,7 +33,11 @@ class Hall(Protocol):
         """Return the door's time in seconds."""
 
     def welcome(self, connection: "LineConnection", peer: str) -> Session | bytes:
-        """Take a new connection in, or return the line that refuses it: an empty one where it is cut without a word."""
+        """Take a new connection in, or return the line that refuses it."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a client that is refused may not stay until it has read why."""
 
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
@@ -73,6 +77,8 @@ class LineConnection:
         self._outbox: deque[SendAll] = deque()
         self._stalled_at: float | None = None
         self._parted_at: float | None = None
+        # When the last byte had left after that, as far as a look has found.
+        self._told_at: float | None = None
         self._paused = False
         self._turn_due = False
         self._closing = False
@@ -88,10 +94,10 @@ class LineConnection:
         welcome = self._hall.welcome(self, _host_of(stream))
         if isinstance(welcome, bytes):
             stream.write(welcome)
-            if welcome:
-                self._close()
+            if self._hall.crowded:
+                stream.close()
             else:
-                self.abort()
+                self._close()
         else:
             self._session = welcome
             self._hall.watch(self)
@@ -166,13 +172,16 @@ class LineConnection:
     @property
     def busy(self) -> bool:
         """Whether a job waits or works, or what was said is still on its way."""
+        lingers = self._parted_at is not None and not self._stream.is_closing()
         unsent = bool(self._outbox) or self._stream.get_write_buffer_size() > 0
-        return unsent or (self._session is not None and self._session.busy)
+        return unsent or lingers or (self._session is not None and self._session.busy)
 
     def due(self) -> float:
         """Return when `tick` has something to do at the latest."""
+        if self._told_at is not None:
+            return self._told_at + self._hall.limits.linger_s
         if self._parted_at is not None:
-            return self._parted_at + self._hall.limits.linger_s
+            return self._parted_at
         if self._stalled_at is not None:
             return self._stalled_at + self._hall.limits.write_stall_s
         if self._session is None or self._outbox:
@@ -183,9 +192,12 @@ class LineConnection:
         """Keep jobs alive, end what is silent, cut clients that do not read."""
         stall_s = self._hall.limits.write_stall_s
         if self._parted_at is not None:
-            if now - self._parted_at >= stall_s:
-                self.abort()
-            elif not self._stream.get_write_buffer_size():
+            if self._stream.get_write_buffer_size():
+                if now - self._parted_at >= stall_s:
+                    self.abort()
+            elif self._told_at is None:
+                self._told_at = now
+            else:
                 self._stream.close()
         elif self._stalled_at is not None and now - self._stalled_at >= stall_s:
             self.abort()

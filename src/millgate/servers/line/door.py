@@ -155,13 +155,15 @@ class LineDoor:
         if protocol not in self._connections:
             self._clients.leave(protocol)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether a client that is refused may not stay until it has read why."""
+        return self._clients.crowded
+
     def welcome(self, connection: LineConnection, peer: str) -> Session | bytes:
         """Take a new connection in, or return the line that refuses it: there are too many, or too many guesses."""
         self._clients.enter(connection)
         self._connections.add(connection)
-        if self._clients.crowded:  # those that are told stay for a while
-            self.refused_connections += 1
-            return b""
         trusts = partial(self._trusts, peer) if self.settings.token else None
         if trusts is not None and self._guesses.wait_s(peer, self.now()) > 0.0:
             self.refused_connections += 1

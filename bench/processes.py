@@ -109,13 +109,13 @@ class Stage:
         time.sleep(_ENVOY_LOOKS_S)
         return processor, envoy
 
-    def workers(self, engine: Process, count: int) -> Process:
-        """Start a gate of so many processes, 1 without a supervisor, which may use both cores, as everything beside it may."""
+    def workers(self, engine: Process, count: int, cores: Sequence[int]) -> Process:
+        """Start a gate of so many processes, 1 without a supervisor, which may use all these cores."""
         port = free_port()
         command = [sys.executable, "-m", "millgate", "serve", "--upstream", f"http://127.0.0.1:{engine.port}"]
         command += ["--port", str(port), "--admin-port", str(free_port()), "--max-inflight", "256"]
         command += ["--workers", str(count)]
-        return self._start(f"{count} workers", command, port, *self._cores)
+        return self._start(f"{count} workers", command, port, *cores)
 
     def haproxy(self, engine: Process) -> Process | None:
         """Start HAProxy on one thread, or return None where it is not installed."""

@@ -1,8 +1,9 @@
 """`python -m bench.workers`: what a second worker adds, in answers a second and in CPU for each answer.
 
-The same JSON requests go in turn to a gate of one process and to one of two, 1-2-1-2. Everything may use both cores: the gates, the
-load and the engine. `x` is the ratio of answers a second: on a machine that does other things a ratio of what was left, and never
-more than load and engine leave of two cores (`bench us` is their CPU for an answer).
+The same JSON requests go in turn to a gate of one process and to one of two, 1-2-1-2. The gates have two cores. On a machine with four
+the engine has the third and the load the fourth; on a smaller one they share those two with the gates. `x` is the ratio of answers a
+second: on a machine that does other things a ratio of what was left, and on one of two cores never
+more than load and engine leave of them (`bench us` is their CPU for an answer).
 `x by CPU` does not depend on that: twice the CPU of an answer with one process over that with two, supervisor included. It is the ratio
 that two cores give where nothing else wants them, as long as the load keeps both workers busy.
 """
@@ -21,14 +22,19 @@ from typing import NamedTuple
 import uvloop
 
 from bench import load
-from bench.processes import Process, Stage, choose_cores, cpu_s
+from bench.processes import Cores, Process, Stage, cpu_s
 
-USERS = 64
-"""So many that each worker has enough connections, however the kernel spreads them."""
+USERS = 256
+"""So many that each of two workers has enough connections, however the kernel spreads them, and finds several ready in one turn of its
+loop, as the one process does: with 64 users an answer costs two workers a fifth more than one."""
 REQUESTS = 6_000
 _WARM_REQUESTS = 3_000
 _SHARES_S = 3.0
 """Until every worker has its lease, and a share of the other's."""
+
+
+_APART = 4
+"""So many cores let load and engine have one each, beside the gates' two."""
 
 
 class WorkersRound(NamedTuple):
@@ -58,10 +64,22 @@ async def measure(gate: Process, engine: Process, first: int) -> WorkersRound:
     return WorkersRound(served.answers / took_s, sum(gates), max(workers) / sum(workers), of_engine + of_load)
 
 
-async def compare(stage: Stage, rounds: int) -> tuple[list[WorkersRound], list[WorkersRound]]:
+def choose_places() -> tuple[list[int], Cores]:
+    """Return the gates' two cores, and the engine's beside that of the load."""
+    allowed = sorted(os.sched_getaffinity(0))
+    pair = allowed[:2]
+    if len(allowed) < _APART:
+        return pair, Cores(pair[0], pair[-1])
+    os.sched_setaffinity(0, allowed[3:4])
+    return pair, Cores(pair[0], allowed[2])
+
+
+async def compare(
+    stage: Stage, rounds: int, pair: Sequence[int]
+) -> tuple[list[WorkersRound], list[WorkersRound]]:
     """Return the rounds of one process and of two, each pair one after the other."""
     engine = stage.engine(5.0)
-    gates = [stage.workers(engine, 1), stage.workers(engine, 2)]
+    gates = [stage.workers(engine, count, pair) for count in (1, 2)]
     await asyncio.sleep(_SHARES_S)
     for gate in gates:
         await load.send(gate.port, range(_WARM_REQUESTS), users=USERS, stream=False)
@@ -94,9 +112,10 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        stage = Stage(Path(folder), choose_cores())
+        pair, cores = choose_places()
+        stage = Stage(Path(folder), cores)
         try:
-            print(report(*runner.run(compare(stage, rounds))))
+            print(report(*runner.run(compare(stage, rounds, pair))))
         finally:
             stage.close()
 

@@ -6,6 +6,7 @@
 `python -m lab core` counts the lines and the numeric constants of the core, and the files that an arrival visits.
 `python -m lab dashboard` tries every query of the Grafana dashboard on an overload in real time; it has options of its own.
 `python -m lab cluster` lets gates that share a Redis live through faults, as real processes; it has options of its own, too.
+`python -m lab real` puts users before a real engine, with and without the gate, and records runs; it has options of its own, too.
 `python -m lab prose` lists sentences that are too long, or whose subject is impersonal, in pages and docstrings.
 """
 
@@ -33,12 +34,16 @@ def _main(arguments: list[str]) -> int:
         from lab.cluster.command import main as live_through_faults
 
         return live_through_faults(arguments[1:])
+    if arguments[:1] == ["real"]:
+        from lab.real_engine.command import main as before_an_engine
+
+        return before_an_engine(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m lab", description=__doc__)
     parser.add_argument(
         "what",
         choices=("ablate", "core", "prose"),
-        metavar="{run,list,validate,demo,dashboard,ablate,core,prose}",
-        help="what to do; the first five have options of their own",
+        metavar="{run,list,validate,demo,dashboard,cluster,real,ablate,core,prose}",
+        help="what to do; the first seven have options of their own",
     )
     parser.add_argument(
         "--only", metavar="SUITE", choices=sorted(SUITES), help="refinements that it measures, on it alone"

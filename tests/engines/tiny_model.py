@@ -3,13 +3,17 @@
     python tests/engines/tiny_model.py DIRECTORY
     vllm serve DIRECTORY --load-format dummy ...
 
+    python tests/engines/tiny_model.py DIRECTORY --weights cuda --set hidden_size=3072 --set num_hidden_layers=28 ...
+    transformers serve DIRECTORY --continuous-batching ...
+
 A Llama of 160 million parameters (10-14 ms per token on one core), small enough for any machine and large enough not
 to outrun its own server. What it says means nothing; how it is queued, batched, streamed and given up is the real
-thing. Only the shape and the tokenizer are files: vLLM makes the weights up.
+thing. Only the shape and the tokenizer are files: vLLM makes the weights up. For engines that do not, `--weights`
+makes them on a device, with what transformers and torch are installed; `--set` names another shape.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +86,7 @@ def tokenizer() -> dict[str, Any]:
     }
 
 
-def write(directory: Path) -> None:
+def write(directory: Path, shape: dict[str, Any] = SHAPE) -> None:
     """Write the files that an engine looks for."""
     directory.mkdir(parents=True, exist_ok=True)
     for_the_tokenizer = {
@@ -94,10 +98,40 @@ def write(directory: Path) -> None:
         "eos_token": "<|im_end|>",
         "pad_token": "<pad>",
     }
-    files = {"config": SHAPE, "tokenizer": tokenizer(), "tokenizer_config": for_the_tokenizer}
+    files = {"config": shape, "tokenizer": tokenizer(), "tokenizer_config": for_the_tokenizer}
     for name, content in files.items():
         (directory / f"{name}.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
+def write_weights(directory: Path, device: str) -> None:
+    """Write random weights for the shape in the directory."""
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(directory)
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        model = transformers.LlamaForCausalLM(config)
+    model.generation_config = transformers.GenerationConfig(bos_token_id=1, eos_token_id=5, pad_token_id=3)
+    model.save_pretrained(directory)
+
+
+def main() -> None:
+    """Write what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=N", help="another number of the shape"
+    )
+    parser.add_argument("--weights", metavar="DEVICE", help="write weights too, made there: cpu, cuda")
+    asked = parser.parse_args()
+    other = {name: int(value) for name, _, value in (each.partition("=") for each in asked.set)}
+    write(asked.directory, {**SHAPE, **other})
+    if asked.weights:
+        write_weights(asked.directory, asked.weights)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    main()

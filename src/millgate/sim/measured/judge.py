@@ -15,9 +15,9 @@ from millgate.sim.measured.model import KernelModel
 from millgate.sim.measured.requests import Served
 from millgate.sim.measured.run import MeasuredRun
 
-# More host overhead than this a step and no team would ship the engine; below nothing the tables were too slow, by
+# Twice the host overhead of the slowest engine seen, transformers' continuous batching; below nothing the tables were too slow, by
 # at most this share of the shortest step.
-_MOST_MS = 40.0
+_MOST_MS = 100.0
 _MOST_TOO_SLOW = 0.5
 _PRECISION_MS = 0.01
 

@@ -14,11 +14,14 @@ from lab.interpreted import is_compiled
 
 import millgate
 from gateway.workers.stand import (
+    CHAT,
     END_WITHIN_S,
+    START_WITHIN_S,
     Crowd,
     Engine,
     Gate,
     User,
+    chat,
     fetch,
     is_alive,
     kill,
@@ -262,6 +265,39 @@ def test_workers_that_die_again_and_again_end_the_gate_and_it_says_so(start: Sta
         time.sleep(0.3)
     assert gate.process.wait(1.0) == 1
     assert "died one after the other" in gate.events("failed")[0]["problem"]
+
+
+def answered(gate: Gate) -> set[int]:
+    """Return the statuses of some requests, each on a connection of its own."""
+    return {fetch(gate.url, CHAT, "POST", chat(2), content_type="application/json")[0] for _ in range(8)}
+
+
+def test_a_mistake_in_the_file_and_then_a_worker_that_dies_leave_the_others_serving(
+    start: Start, tmp_path: Path
+) -> None:
+    """At night a reload is refused; hours later the kernel kills one worker. Six starts fail before the file is mended."""
+    file = tmp_path / "gate.yaml"
+    file.write_text("limits: {idle: 70s}\n", encoding="utf-8")
+    gate = start("--config", str(file)).begin()
+    file.write_text("limitz: {idle: 70s}\n", encoding="utf-8")
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events("configuration refused, the old one stays in force")) == 2)
+    (_, victim), (left, _) = gate.processes().items()
+    kill(victim)
+    until(lambda: gate.events("worker did not start"), START_WITHIN_S)
+    time.sleep(6.0)  # five quick deaths in a row end a gate in which no other worker serves
+
+    assert gate.process.poll() is None
+    assert list(gate.processes()) == [left]
+    assert answered(gate) == {200}
+    assert fetch(gate.admin, "/readyz")[0] == 200
+    (told,) = gate.events("worker did not start")  # once, not for every try
+    assert "limitz" in told["problem"]
+
+    file.write_text("limits: {idle: 70s}\n", encoding="utf-8")
+    until(lambda: len(gate.processes()) == 2, START_WITHIN_S)
+    assert gate.metric("millgate_worker_restarts_total") == 1
+    assert answered(gate) == {200}
 
 
 def test_a_port_that_is_taken_is_reported_once_also_by_another_gate_with_workers(

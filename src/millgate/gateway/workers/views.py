@@ -192,7 +192,7 @@ class WorkersSource:
 
 
 class ProcessesCollector(Collector):
-    """The standard `process_*` metrics of this process and its workers, summed; what one alone may have, or began, is this one's."""
+    """The standard `process_*` metrics of this process and its workers, summed, the bounds too; the beginning is this one's."""
 
     def __init__(self, workers: Callable[[], Sequence[int]]) -> None:
         self._workers = workers
@@ -214,14 +214,14 @@ class ProcessesCollector(Collector):
         return found
 
     def _more(self, name: str, others: Mapping[int, Mapping[str, float]]) -> float:
-        if name in _OF_ONE:
+        if name == _BEGAN:
             return 0.0
         ended = self._ended_cpu_s if name == _CPU else 0.0
         return ended + sum(values.get(name, 0.0) for values in others.values())
 
 
 _CPU: Final = "process_cpu_seconds_total"
-_OF_ONE: Final = frozenset({"process_start_time_seconds", "process_max_fds"})
+_BEGAN: Final = "process_start_time_seconds"
 
 
 def _values(process_id: int) -> dict[str, float]:

@@ -309,7 +309,7 @@ A histogram has the series `_bucket{le}`, `_sum` and `_count`. How to read these
 `millgate_build_info{version, python, build}` is always 1 and says what runs; `build` is `compiled`, `interpreted` or
 `partly compiled`. On Linux the page also has the standard metrics of a process, which carry no prefix and no label:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`,
-`process_start_time_seconds`. They are those of the process that answers.
+`process_start_time_seconds`. With several workers they are sums, but for the last.
 """
 
 _TITLES = {

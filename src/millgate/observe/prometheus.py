@@ -7,7 +7,7 @@ milliseconds, so it is rendered in pieces, and the loop serves streams between t
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from importlib.metadata import version
 from math import isinf
 from typing import Any, NamedTuple
@@ -37,6 +37,8 @@ _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
 _MOST_ENDED = 4096
 """Samples of one metric that are kept of processes that have ended: four times as many as the largest has (INV-5)."""
+_ENGINES_OWN = "seen_preemptions"
+"""A count of the engine's: every process reads the same, and the next one knows it as well."""
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
 
@@ -106,7 +108,8 @@ class Exposition:
 
     def _encoded(self, encode: Callable[[CollectorRegistry], bytes]) -> Iterator[bytes]:
         """Yield the records as one empty piece, because reading them takes its time, then the page piece by piece."""
-        records, ended = self.read(), self.ended.copy()
+        records = self.read()
+        ended = self.ended.of({OTHER, *(engine.name for engine in records.snapshot.engines)})
         yield b""
         for batch in _batches(ended.onto(self._families(records))):
             yield encode(_registry(batch))
@@ -133,7 +136,7 @@ class EndedCounts:
     def add(self, records: Records) -> None:
         """Keep the counts of a process that has ended."""
         for meter in METERS:
-            if meter.kind is MetricKind.GAUGE:
+            if meter.kind is MetricKind.GAUGE or meter.field == _ENGINES_OWN:
                 continue
             each = family(meter, records)
             kept = self._families.setdefault(each.name, {})
@@ -142,10 +145,13 @@ class EndedCounts:
                 if key in kept or len(kept) < _MOST_ENDED:
                     kept[key] = kept.get(key, 0.0) + sample.value
 
-    def copy(self) -> "EndedCounts":
-        """Return the counts as they are now."""
+    def of(self, engines: Set[str]) -> "EndedCounts":
+        """Return the counts as they are now, and forget those of engines that are not among these: pods come with new names."""
         other = EndedCounts()
-        other._families = {name: dict(kept) for name, kept in self._families.items()}
+        for name, kept in self._families.items():
+            for key in [key for key in kept if dict(key[1]).get("engine", OTHER) not in engines]:
+                del kept[key]
+            other._families[name] = dict(kept)
         return other
 
     def onto(self, families: Iterator[Metric]) -> Iterator[Metric]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from lab.interpreted import is_compiled
+from prometheus_client import PROCESS_COLLECTOR
 
 import millgate
 from gateway.workers.stand import (
@@ -29,6 +30,7 @@ from gateway.workers.stand import (
     until,
     users_of,
 )
+from millgate.gateway.workers.views import ProcessesCollector
 
 CAP = 4
 TOKENS = 20
@@ -337,3 +339,16 @@ def test_one_user_is_served_by_one_worker_for_as_long_as_its_connection_is_open(
     served = {user.worker for _ in range(3) if user.ask() == 200}
     assert len(served) == 1
     user.close()
+
+
+def test_descriptors_of_all_workers_are_compared_with_what_all_may_have() -> None:
+    """MillgateConnectionsRefused divides one by the other: with four workers a third of each one's bound was an alarm."""
+    page = {
+        sample.name: sample.value
+        for metric in ProcessesCollector(lambda: [os.getpid()]).collect()
+        for sample in metric.samples
+    }
+    alone = {sample.name: sample.value for metric in PROCESS_COLLECTOR.collect() for sample in metric.samples}
+
+    assert page["process_max_fds"] == 2 * alone["process_max_fds"]
+    assert page["process_start_time_seconds"] == alone["process_start_time_seconds"]

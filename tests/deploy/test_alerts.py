@@ -186,19 +186,23 @@ def fired(case: Callable[[RecordedGate], None], alert: str, folder: Path, *, exp
     """Record a case and have promtool say whether this alert, a regular expression, has ever fired in it."""
     gate = RecordedGate()
     case(gate)
-    interval = f"{SCRAPE_S:.0f}s"
     wanted = {"up"} | {name for rule in rules() for name in metrics_in(rule["expr"])}
     ever = f'max by (alertname) (max_over_time(ALERTS{{alertname=~"{alert}",alertstate="firing"}}[3h]))'
+    asked = {
+        "expr": ever,
+        "eval_time": f"{gate.scrapes * SCRAPE_S:.0f}s",
+        "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if expected else [],
+    }
+    judge(gate.of(wanted), {"promql_expr_test": [asked]}, folder)
+
+
+def judge(series: dict[str, str], expected: dict[str, Any], folder: Path) -> None:
+    """Have promtool say whether these series, one sample a scrape, bring about what is expected."""
+    interval = f"{SCRAPE_S:.0f}s"
     test = {
         "interval": interval,
-        "input_series": [{"series": series, "values": values} for series, values in gate.of(wanted).items()],
-        "promql_expr_test": [
-            {
-                "expr": ever,
-                "eval_time": f"{gate.scrapes * SCRAPE_S:.0f}s",
-                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if expected else [],
-            }
-        ],
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        **expected,
     }
     document = {"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": [test]}
     file = folder / "test.yaml"
@@ -215,6 +219,22 @@ def fired(case: Callable[[RecordedGate], None], alert: str, folder: Path, *, exp
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_fires_in_its_recorded_case(alert: str, tmp_path: Path) -> None:
     fired(CASES[alert], alert, tmp_path, expected=True)
+
+
+@needs_promtool
+@pytest.mark.parametrize(("up", "who"), [("1x8 0x8", "gate:8081"), ("1x8 stale", "Every gate")])
+def test_a_gate_that_is_no_target_any_more_is_down_too(up: str, who: str, tmp_path: Path) -> None:
+    """A pod that was evicted and finds no node: its target goes, and with it the series that was to become 0."""
+    instance = {} if who == "Every gate" else {"instance": who}
+    alert = {
+        "exp_labels": {"severity": "page", "job": "millgate", **instance},
+        "exp_annotations": {
+            "summary": f"{who} does not answer Prometheus",
+            "runbook_url": "https://github.com/millgate/millgate/blob/main/docs/runbooks/MillgateDown.md",
+        },
+    }
+    asked = {"eval_time": "4m", "alertname": "MillgateDown", "exp_alerts": [alert]}
+    judge({'up{job="millgate",instance="gate:8081"}': up}, {"alert_rule_test": [asked]}, tmp_path)
 
 
 @needs_promtool

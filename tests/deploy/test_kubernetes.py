@@ -12,7 +12,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from deploy.test_alerts import existing, rules
+from deploy.test_alerts import RULES, existing, rules
 from deploy.test_deploy import locked, pinned
 from millgate.config.load import load_config
 from millgate.config.schema import Config
@@ -22,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "deploy/kubernetes"
 OVERLAYS = ("gateway", "redis", "extproc")
 # The oldest release whose `sleep` before a stop needs no feature gate, and one that is newer than any overlay.
 RELEASES = ("1.30", "1.37")
-CUSTOM = {"ServiceMonitor"}
+CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 DRAIN_MARGIN_S = 1.0
 SECRETS = {
     "MILLGATE_ADMIN_TOKEN": "sixteen-characters",
@@ -280,6 +280,22 @@ def test_the_autoscaler_reads_metrics_that_the_adapter_has() -> None:
     wanted = {metric["external"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
     assert wanted == {rule["name"]["as"] for rule in adapter()}
     assert scaler["spec"]["scaleTargetRef"]["name"] == "vllm"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_operator_is_given_the_rules_that_alert_and_that_the_autoscaler_reads(overlay: str) -> None:
+    """The operator loads no file: a cluster had no alert, and an autoscaler that lacked one metric and so never scaled down."""
+    (given,) = kinds(overlay, "PrometheusRule").values()
+
+    assert given["apiVersion"] == "monitoring.coreos.com/v1"
+    assert given["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8")), "run `make rules`"
+
+
+def test_a_gate_of_staging_adds_no_engines_to_production() -> None:
+    """Without the namespace among the matchers the adapter answers with the mean of every gate of the cluster."""
+    for rule in adapter():
+        assert rule["resources"] == {"overrides": {"namespace": {"resource": "namespace"}}}
+        assert "<<.LabelMatchers>>" in rule["metricsQuery"]
 
 
 def test_the_adapter_reads_series_that_there_are() -> None:

@@ -83,9 +83,10 @@ class SizedConfiguration:
 
     async def refill(self) -> Configuration:
         """Read the file of engines anew and nothing else; raises ReloadError."""
-        sources = self._written.sources
+        sources, key = self._written.sources, self._written.ticket_secret
         assert sources is not None
-        return await self.reload(sources.read)
+        # Workers have a key of their supervisor's, which stands in no file.
+        return await self.reload(lambda: sources.read()._replace(ticket_secret=key))
 
     def told(self, engine: str, gauges: Gauges) -> bool:
         """Take what an engine says of its size; return whether its limits may be others now."""

@@ -271,8 +271,10 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
         Scope.QUOTA: snapshot.quotas,
     }
     if traffic is not None:
-        named[Scope.LANE_TRAFFIC], named[Scope.ENGINE_TRAFFIC] = traffic.lanes, traffic.engines
-        named[Scope.TENANT] = traffic.tenants
+        # An engine that has gone leaves the page at once, its distributions at the next change of engines.
+        known = {OTHER, *(engine.name for engine in snapshot.engines)}
+        named[Scope.ENGINE_TRAFFIC] = tuple(each for each in traffic.engines if each.name in known)
+        named[Scope.LANE_TRAFFIC], named[Scope.TENANT] = traffic.lanes, traffic.tenants
     if scope in named:
         return [([record.name], record) for record in named[scope]]
     alone: dict[Scope, Any] = {

@@ -186,7 +186,9 @@ class Traffic:
 
     def engines_are(self, names: Collection[str]) -> None:
         """Forget engines that are not among these: where they come and go, those that are there need the labels."""
-        self._engines = {name: engine for name, engine in self._engines.items() if name in names}
+        self._engines = {
+            name: engine for name, engine in self._engines.items() if name in names or name == OTHER
+        }
 
     def tenants_are(self, pinned: Iterable[str]) -> None:
         """Let these have their label from now on; those that had are forgotten when they have been idle for long."""
@@ -224,7 +226,8 @@ class Traffic:
     def _engine(self, name: str) -> _Engine:
         found = self._engines.get(name)
         if found is None:
-            name = name if len(self._engines) < MOST_ENGINES else OTHER
+            apart = len(self._engines) - (OTHER in self._engines)
+            name = name if apart < MOST_ENGINES else OTHER
             found = self._engines.setdefault(name, _Engine())
         return found
 

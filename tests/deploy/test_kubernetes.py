@@ -291,6 +291,20 @@ def test_the_operator_is_given_the_rules_that_alert_and_that_the_autoscaler_read
     assert given["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8")), "run `make rules`"
 
 
+def test_an_outage_of_all_engines_takes_none_of_them_away() -> None:
+    """All pods crash for an hour, every number of load is 0, and the autoscaler left one of eight for the morning."""
+    (scaler,) = kinds("gateway", "HorizontalPodAutoscaler").values()
+    targets = {
+        metric["external"]["metric"]["name"]: metric["external"]["target"]
+        for metric in scaler["spec"]["metrics"]
+    }
+    series = {rule["name"]["as"]: rule["seriesQuery"] for rule in adapter()}
+    (recorded,) = [rule for rule in rules() if rule.get("record") == series["millgate_occupancy"]]
+
+    assert targets["millgate_occupancy"] == {"type": "Value", "value": "800m"}
+    assert recorded["expr"].rstrip().endswith("+ 0.8")
+
+
 def test_a_gate_of_staging_adds_no_engines_to_production() -> None:
     """Without the namespace among the matchers the adapter answers with the mean of every gate of the cluster."""
     for rule in adapter():

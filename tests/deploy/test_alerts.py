@@ -135,6 +135,13 @@ def failing_renewals(gate: RecordedGate) -> None:
         gate.run(1, CALM)
 
 
+def missing_workers(gate: RecordedGate) -> None:
+    gate.say(workers=2, workers_wanted=2)
+    gate.run(5, CALM)
+    gate.say(workers=1)
+    gate.run(7, CALM)
+
+
 def lost_lines(gate: RecordedGate) -> None:
     gate.run(5, CALM)
     gate.rise("attempt_lines_dropped", 5)
@@ -177,6 +184,7 @@ CASES: dict[str, Callable[[RecordedGate], None]] = {
     "MillgateLeaseLost": lost_lease,
     "MillgateRenewalsFail": failing_renewals,
     "MillgateReloadFailed": refused_reload,
+    "MillgateWorkersMissing": missing_workers,
     "MillgateLogLinesLost": lost_lines,
     "MillgateConnectionsRefused": refused_connections,
 }

@@ -174,7 +174,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         connections refused_connections rejected body_bytes body_limit_bytes refused_callers spoofed_fields
         shed steering_fields unusable_usage log_lines_dropped attempt_lines_dropped reloads failed_reloads
         threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals workers
-        worker_restarts trend_per_s acceleration_per_s2 inflight cap live live_sessions begun fetched lost
+        workers_wanted worker_restarts trend_per_s acceleration_per_s2 inflight cap live live_sessions begun fetched lost
         predicted_cached_tokens found_cached_tokens regret_tokens expired tokens transfer_s coalesced
         traces_dropped refused_streams lost_slots unknown_entries
     """,

@@ -292,6 +292,7 @@ def test_a_mistake_in_the_file_and_then_a_worker_that_dies_leave_the_others_serv
 
     assert gate.process.poll() is None
     assert list(gate.processes()) == [left]
+    assert (gate.metric("millgate_workers"), gate.metric("millgate_workers_wanted")) == (1, 2)
     assert answered(gate) == {200}
     assert fetch(gate.admin, "/readyz")[0] == 200
     (told,) = gate.events("worker did not start")  # once, not for every try

@@ -157,6 +157,7 @@ class WorkersSource:
         service = replace(
             _known(records.service),
             workers=len(self._supervisor.crew.serving),
+            workers_wanted=self._count,
             worker_restarts=self._supervisor.restarts,
         )
         self._records = records._replace(process=own, service=service)

@@ -287,4 +287,4 @@ def test_what_many_engines_share_does_not_fall_when_one_of_them_goes() -> None:
     traffic.engines_are([*names[1:], "fresh"])
     traffic.decoded("fresh", 1.0, 1.0, 50)
     shown = {engine.name: sum(engine.gap.counts) for engine in traffic.read().engines}
-    assert shown == {name: 50 for name in [*names[1:MOST_ENGINES], "fresh"]} | {OTHER: 100}
+    assert shown == dict.fromkeys([*names[1:MOST_ENGINES], "fresh"], 50) | {OTHER: 100}

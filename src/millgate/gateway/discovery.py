@@ -148,9 +148,8 @@ class Discovery:
         return tuple(sorted(answer, key=lambda each: each not in known))[:MOST_ADDRESSES]
 
     def _failed(self, name: str, why: str) -> None:
-        is_news = name not in self._failures
-        self._failures[name] = why
-        if is_news:
+        if name not in self._failures:
+            self._failures[name] = why
             self._complain(name, why)
 
     def _complain(self, name: str, why: str) -> None:

@@ -7,7 +7,7 @@ milliseconds, so it is rendered in pieces, and the loop serves streams between t
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import version
 from math import isinf
 from typing import Any, NamedTuple
@@ -37,8 +37,7 @@ _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
 _MOST_ENDED = 4096
 """Samples of one metric that are kept of processes that have ended: four times as many as the largest has (INV-5)."""
-_ENGINES_OWN = "seen_preemptions"
-"""A count of the engine's: every process reads the same, and the next one knows it as well."""
+_ENGINES_OWN = "seen_preemptions"  # every process reads the same, and the next one knows it as well
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
 
@@ -112,7 +111,7 @@ class Exposition:
         ended = self.ended.of({OTHER, *(engine.name for engine in records.snapshot.engines)})
         yield b""
         for batch in _batches(ended.onto(self._families(records))):
-            yield encode(_registry(batch))
+            yield encode(_Batch(batch))
 
     def _families(self, records: Records) -> Iterator[Metric]:
         yield InfoMetricFamily(
@@ -145,13 +144,12 @@ class EndedCounts:
                 if key in kept or len(kept) < _MOST_ENDED:
                     kept[key] = kept.get(key, 0.0) + sample.value
 
-    def of(self, engines: Set[str]) -> "EndedCounts":
+    def of(self, engines: Collection[str]) -> "EndedCounts":
         """Return the counts as they are now, and forget those of engines that are not among these: pods come with new names."""
         other = EndedCounts()
         for name, kept in self._families.items():
-            for key in [key for key in kept if dict(key[1]).get("engine", OTHER) not in engines]:
-                del kept[key]
-            other._families[name] = dict(kept)
+            there = {key: kept[key] for key in kept if dict(key[1]).get("engine", OTHER) in engines}
+            self._families[name], other._families[name] = there, dict(there)
         return other
 
     def onto(self, families: Iterator[Metric]) -> Iterator[Metric]:
@@ -169,21 +167,16 @@ class EndedCounts:
             yield each
 
 
-class _Batch(Collector):
+class _Batch(CollectorRegistry):
     """Families that are there already."""
 
     def __init__(self, families: list[Metric]) -> None:
+        super().__init__()
         self._families = families
 
-    def collect(self) -> list[Metric]:
-        """Return them."""
-        return self._families
-
-
-def _registry(families: list[Metric]) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Batch(families))
-    return registry
+    def collect(self) -> Iterator[Metric]:
+        """Yield them."""
+        yield from self._families
 
 
 def _batches(families: Iterator[Metric]) -> Iterator[list[Metric]]:

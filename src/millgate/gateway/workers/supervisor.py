@@ -24,8 +24,7 @@ MOST_QUICK_DEATHS: Final = 5
 QUICK_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
-_SAID_EACH: Final = 12
-"""Of starts that fail one after the other, which is a line a minute at the longest pause."""
+_SAID_EACH: Final = 12  # of starts that fail: a line a minute at the longest pause
 REPORT_EVERY_S: Final = 2.0
 """What a worker that is killed has counted since its last report is lost."""
 HANGS_AFTER_S: Final = 30.0
@@ -138,7 +137,9 @@ class Supervisor:
                 worker = await self.crew.start(slot)
             except WorkerFailedError as error:
                 if failed % _SAID_EACH == 0:
-                    self._log.error("worker did not start", problem=str(error), serving=len(self.crew.serving))
+                    self._log.error(
+                        "worker did not start", problem=str(error), serving=len(self.crew.serving)
+                    )
                 failed += 1
                 if not self.crew.serving:
                     self._judge_death(0.0)

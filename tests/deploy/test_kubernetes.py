@@ -17,6 +17,7 @@ from deploy.test_deploy import locked, pinned
 from millgate.config.load import load_config
 from millgate.config.schema import Config
 from millgate.config.values import is_loopback
+from millgate.gateway.discovery import FIRST_LOOK_S
 
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes"
 OVERLAYS = ("gateway", "redis", "extproc")
@@ -224,6 +225,14 @@ def test_no_container_is_root_writes_its_image_or_keeps_a_capability(overlay: st
             assert {"cpu", "memory"} <= set(each["resources"]["requests"])
             assert "memory" in each["resources"]["limits"]
             assert "cpu" not in each["resources"]["limits"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_lost_packet_of_the_name_server_is_asked_again_while_a_start_still_waits(overlay: str) -> None:
+    options = {each["name"]: each["value"] for each in gate(overlay)["dnsConfig"]["options"]}
+
+    assert int(options["timeout"]) * 2 < FIRST_LOOK_S
+    assert int(options["attempts"]) > 1
 
 
 def test_the_gate_takes_no_token_of_the_cluster() -> None:

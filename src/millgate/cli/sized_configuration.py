@@ -82,10 +82,9 @@ class SizedConfiguration:
         return loaded
 
     async def refill(self) -> Configuration:
-        """Read the file of engines anew and nothing else; raises ReloadError."""
+        """Read the file of engines anew and nothing else, so not the key that workers have of their supervisor; raises ReloadError."""
         sources, key = self._written.sources, self._written.ticket_secret
         assert sources is not None
-        # Workers have a key of their supervisor's, which stands in no file.
         return await self.reload(lambda: sources.read()._replace(ticket_secret=key))
 
     def told(self, engine: str, gauges: Gauges) -> bool:

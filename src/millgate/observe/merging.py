@@ -239,7 +239,6 @@ _SPECIAL: Final[Mapping[tuple[str, str], Rule]] = {
     ("ModelTraffic", "prefix_hit_share"): _by("prompt_tokens"),
     ("ReturnsPicture", "amplification"): _mean,
     ("TenantPicture", "amplification"): _mean,
-    ("ErrorReading", "p90"): _by("samples"),
     ("LanePicture", "window_s"): _mean,
     ("LaneLately", "window_s"): _mean,
 }

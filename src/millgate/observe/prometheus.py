@@ -24,11 +24,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from millgate.core.snapshot import Alarm, LittleSnapshot, Snapshot
+from millgate.core.snapshot import LittleSnapshot, Snapshot
 from millgate.core.state.lane import total
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
-from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
+from millgate.observe.meters import LABELS, METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, build_kind, read_process
 from millgate.observe.traffic import MOST_LANES, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
@@ -64,11 +64,10 @@ class Exposition:
         door: Callable[[], DoorSnapshot] | None = None,
         service: Callable[[], ServiceSnapshot] | None = None,
         traffic: Callable[[], TrafficSnapshot] | None = None,
-        process: Callable[[], ProcessSnapshot] = read_process,
     ) -> None:
         self.read: Callable[[], Records] = lambda: Records(
             snapshot(),
-            process(),
+            read_process(),
             door() if door else None,
             service() if service else None,
             traffic() if traffic else None,
@@ -209,7 +208,9 @@ def family(meter: MetricDefinition, records: Records) -> Metric:
     for labels, record in _of_scope(meter.scope, records):
         value = _read(record, meter.field)
         if meter.split is not None:
-            counts = _counts(value)
+            # An alarm counts 1.
+            pairs = value if meter.label != "signal" else ((each.signal, 1) for each in value)
+            counts: dict[Any, int] = dict(pairs)
             for word in meter.split:
                 metric.add_metric([*labels, word.value], float(counts.get(word, 0)))
         elif value is not None and not isinf(value):
@@ -242,11 +243,6 @@ def _read(record: Any, path: str) -> Any:
     return record
 
 
-def _counts(value: Any) -> dict[Any, int]:
-    """Return pairs of (word, count) as a mapping; an alarm counts 1."""
-    return {each.signal: 1 for each in value} if value and isinstance(value[0], Alarm) else dict(value)
-
-
 def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
     """Return the records that a metric of this scope is read from, each with its label if it has one."""
     snapshot, traffic = records.snapshot, records.traffic
@@ -258,27 +254,25 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
         ]
     if scope is Scope.STAY_TOTAL:
         return _parts(snapshot.little)
-    named: dict[Scope, tuple[Any, ...]] = {
+    read: dict[Scope, Any] = {
         Scope.LANE: snapshot.lanes,
         Scope.ENGINE: snapshot.engines,
         Scope.QUOTA: snapshot.quotas,
-    }
-    if traffic is not None:
-        # An engine that has gone leaves the page at once, its distributions at the next change of engines.
-        known = {OTHER, *(engine.name for engine in snapshot.engines)}
-        named[Scope.ENGINE_TRAFFIC] = tuple(each for each in traffic.engines if each.name in known)
-        named[Scope.LANE_TRAFFIC], named[Scope.TENANT] = traffic.lanes, traffic.tenants
-    if scope in named:
-        return [([record.name], record) for record in named[scope]]
-    alone: dict[Scope, Any] = {
         Scope.RETRIES: snapshot.retries,
         Scope.PROCESS: records.process,
         Scope.GATE: snapshot,
         Scope.DOOR: records.door,
         Scope.SERVICE: records.service,
     }
-    record = alone.get(scope)
-    return [] if record is None else [([], record)]
+    if traffic is not None:
+        # An engine that has gone leaves the page at once, its distributions at the next change of engines.
+        known = {OTHER, *(engine.name for engine in snapshot.engines)}
+        read[Scope.ENGINE_TRAFFIC] = tuple(each for each in traffic.engines if each.name in known)
+        read[Scope.LANE_TRAFFIC], read[Scope.TENANT] = traffic.lanes, traffic.tenants
+    found = read.get(scope)
+    if found is None:
+        return []
+    return [([each.name], each) for each in found] if scope in LABELS else [([], found)]
 
 
 def _stays(snapshot: Snapshot) -> list[tuple[str, LittleSnapshot]]:

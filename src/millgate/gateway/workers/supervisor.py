@@ -129,8 +129,7 @@ class Supervisor:
         while not self.is_leaving:
             if neighbour is None or not neighbour.serves:
                 neighbour = next(iter(self.crew.serving), None)
-                if neighbour is not None:
-                    await _try(neighbour, WorkerVerb.COVER, slot)
+                await _try(neighbour, WorkerVerb.COVER, slot)
             if (tries := max(self._quick_deaths, failed + 1)) > 1:
                 await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**tries))
             try:
@@ -147,8 +146,7 @@ class Supervisor:
             self.restarts += 1
             self._log.info("worker ready", worker=worker.number, process=worker.process_id)
             break
-        if neighbour is not None and neighbour.serves:
-            await _try(neighbour, WorkerVerb.UNCOVER, slot)
+        await _try(neighbour, WorkerVerb.UNCOVER, slot)
 
     # ---- replacing one by one
 
@@ -270,6 +268,7 @@ class Supervisor:
             task.cancel()
 
 
-async def _try(worker: WorkerProcess, verb: WorkerVerb, slot: int) -> None:
-    with contextlib.suppress(WorkerSilentError):
-        await worker.ask(verb, str(slot).encode())
+async def _try(worker: WorkerProcess | None, verb: WorkerVerb, slot: int) -> None:
+    if worker is not None and worker.serves:
+        with contextlib.suppress(WorkerSilentError):
+            await worker.ask(verb, str(slot).encode())

@@ -170,9 +170,8 @@ class Traffic:
         _note_outcome(known, ended)
         speaks = engine.cache.known or ended.cached_tokens is not None
         if speaks and ended.outcome in _WHOLE:
-            cached_tokens = (
-                ended.cached_tokens or 0
-            )  # engines that speak of their caches leave a 0 out (vLLM does)
+            # Engines that speak of their caches leave a 0 out (vLLM does).
+            cached_tokens = ended.cached_tokens or 0
             engine.cache.add(now, ended.prompt_tokens, cached_tokens)
             self._model(model).add(now, ended.prompt_tokens, cached_tokens)
 

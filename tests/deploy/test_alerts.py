@@ -245,6 +245,18 @@ def test_a_gate_that_is_no_target_any_more_is_down_too(up: str, who: str, tmp_pa
     judge({'up{job="millgate",instance="gate:8081"}': up}, {"alert_rule_test": [asked]}, tmp_path)
 
 
+def one_stall(gate: RecordedGate) -> None:
+    """The machine's host moves it: for a second and a half nothing runs, and what came in that time is refused."""
+    gate.run(5, CALM)
+    gate.say(shed=12, loop_lag_s=0.001, worst_loop_lag_s=1.5)
+    gate.run(10, CALM)
+
+
+@needs_promtool
+def test_one_stall_that_is_over_wakes_no_person(tmp_path: Path) -> None:
+    fired(one_stall, "Millgate.*", tmp_path, expected=False)
+
+
 @needs_promtool
 def test_no_alert_fires_in_calm(tmp_path: Path) -> None:
     fired(calm, "Millgate.*", tmp_path, expected=False)

@@ -257,6 +257,20 @@ def test_one_stall_that_is_over_wakes_no_person(tmp_path: Path) -> None:
     fired(one_stall, "Millgate.*", tmp_path, expected=False)
 
 
+def one_tab_at_night(gate: RecordedGate) -> None:
+    """A request every five minutes, and two people who close their tabs."""
+    gate.run(30, 1 / 300)
+    gate.leaves = lambda attempt: attempt % 2 == 0
+    gate.run(20, 1 / 300)
+    gate.leaves = lambda _attempt: False
+    gate.run(40, 1 / 300)
+
+
+@needs_promtool
+def test_two_closed_tabs_of_a_quiet_night_are_no_ticket(tmp_path: Path) -> None:
+    fired(one_tab_at_night, "Millgate.*", tmp_path, expected=False)
+
+
 @needs_promtool
 def test_no_alert_fires_in_calm(tmp_path: Path) -> None:
     fired(calm, "Millgate.*", tmp_path, expected=False)

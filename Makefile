@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures dist lowest lock docs docs-serve clean
+.PHONY: help install packages compiled interpreted fresh run check static test test-compiled explore test-engines bench soak fuzz validate figures rules dist lowest lock docs docs-serve clean
 
 VENV := .venv
 # Runs of each arm of an experiment in `make figures`.
@@ -111,6 +111,13 @@ docs-serve: packages ## the same site on 127.0.0.1:8010, built anew after each c
 figures: install ## draw the two pictures of the README anew; some minutes on every processor
 	@$(BIN)/python -m lab run no_gate_vs_gate --seeds $(SEEDS) --svg docs/pictures/no_gate_vs_gate.svg
 	@$(BIN)/python -m lab run retry_storm --seeds $(SEEDS) --svg docs/pictures/retry_storm.svg
+
+RULES := deploy/prometheus/millgate.rules.yaml
+OPERATOR_RULES := deploy/kubernetes/components/monitoring/rules.yaml
+
+rules: ## write the alert rules once more, as the Prometheus operator reads them
+	@head="$$(sed '/^spec:/q' $(OPERATOR_RULES))"; \
+		{ echo "$$head"; sed -n '/^groups:/,$$ { s/^\(.\)/  \1/; p }' $(RULES); } > $(OPERATOR_RULES)
 
 dist: packages ## sdist and compiled wheel in dist/, the wheel tried in an empty environment outside the checkout (uses the network)
 	@rm -rf dist

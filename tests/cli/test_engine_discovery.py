@@ -190,3 +190,30 @@ def test_engines_follow_a_file(commands: list[Command], engines: int, tmp_path: 
         ([], ["a"]),
     ]
     assert gate.end(signal.SIGTERM) == 0
+
+
+def test_a_config_map_is_exchanged_under_two_workers_and_nothing_is_said_to_need_a_restart(
+    commands: list[Command], engines: int, tmp_path: Path
+) -> None:
+    """Kubernetes swaps the link `..data`. Workers warned that `retries.ticket_key_env` needs a restart, which no file names."""
+    for version, hosts in (("..1", "2"), ("..2", "23")):
+        (tmp_path / version).mkdir()
+        listed = [{"name": f"e{host}", "url": f"http://127.0.0.{host}:{engines}"} for host in hosts]
+        (tmp_path / version / "engines.yaml").write_text(json.dumps(listed), encoding="utf-8")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "engines.yaml").symlink_to("..data/engines.yaml")
+    file = tmp_path / "engines.yaml"
+    options = ["--set", f"discovery.file={file}", "--port", "0", "--admin-port", "0", "--json"]
+    gate = start(commands, tmp_path, "serve", "--workers", "2", *options)
+    ready = gate.ready()
+    admin = ready["admin_url"]
+    until(lambda: standing(admin) == {"e2": True}, "the first engine is up")
+
+    (tmp_path / "..fresh").symlink_to("..2")
+    (tmp_path / "..fresh").rename(tmp_path / "..data")
+    until(lambda: standing(admin) == {"e2": True, "e3": True}, "the second engine is found")
+    until(lambda: len(events(gate, "configuration reloaded")) == 2, "both workers have read it")
+
+    assert events(gate, "configuration reloaded, but some of it needs a restart") == []
+    assert chat(ready["url"]) == 200
+    assert gate.end(signal.SIGTERM) == 0

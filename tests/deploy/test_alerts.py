@@ -135,6 +135,13 @@ def failing_renewals(gate: RecordedGate) -> None:
         gate.run(1, CALM)
 
 
+def missing_workers(gate: RecordedGate) -> None:
+    gate.say(workers=2, workers_wanted=2)
+    gate.run(5, CALM)
+    gate.say(workers=1)
+    gate.run(7, CALM)
+
+
 def lost_lines(gate: RecordedGate) -> None:
     gate.run(5, CALM)
     gate.rise("attempt_lines_dropped", 5)
@@ -177,6 +184,7 @@ CASES: dict[str, Callable[[RecordedGate], None]] = {
     "MillgateLeaseLost": lost_lease,
     "MillgateRenewalsFail": failing_renewals,
     "MillgateReloadFailed": refused_reload,
+    "MillgateWorkersMissing": missing_workers,
     "MillgateLogLinesLost": lost_lines,
     "MillgateConnectionsRefused": refused_connections,
 }
@@ -186,19 +194,23 @@ def fired(case: Callable[[RecordedGate], None], alert: str, folder: Path, *, exp
     """Record a case and have promtool say whether this alert, a regular expression, has ever fired in it."""
     gate = RecordedGate()
     case(gate)
-    interval = f"{SCRAPE_S:.0f}s"
     wanted = {"up"} | {name for rule in rules() for name in metrics_in(rule["expr"])}
     ever = f'max by (alertname) (max_over_time(ALERTS{{alertname=~"{alert}",alertstate="firing"}}[3h]))'
+    asked = {
+        "expr": ever,
+        "eval_time": f"{gate.scrapes * SCRAPE_S:.0f}s",
+        "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if expected else [],
+    }
+    judge(gate.of(wanted), {"promql_expr_test": [asked]}, folder)
+
+
+def judge(series: dict[str, str], expected: dict[str, Any], folder: Path) -> None:
+    """Have promtool say whether these series, one sample a scrape, bring about what is expected."""
+    interval = f"{SCRAPE_S:.0f}s"
     test = {
         "interval": interval,
-        "input_series": [{"series": series, "values": values} for series, values in gate.of(wanted).items()],
-        "promql_expr_test": [
-            {
-                "expr": ever,
-                "eval_time": f"{gate.scrapes * SCRAPE_S:.0f}s",
-                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if expected else [],
-            }
-        ],
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        **expected,
     }
     document = {"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": [test]}
     file = folder / "test.yaml"
@@ -215,6 +227,48 @@ def fired(case: Callable[[RecordedGate], None], alert: str, folder: Path, *, exp
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_fires_in_its_recorded_case(alert: str, tmp_path: Path) -> None:
     fired(CASES[alert], alert, tmp_path, expected=True)
+
+
+@needs_promtool
+@pytest.mark.parametrize(("up", "who"), [("1x8 0x8", "gate:8081"), ("1x8 stale", "Every gate")])
+def test_a_gate_that_is_no_target_any_more_is_down_too(up: str, who: str, tmp_path: Path) -> None:
+    """A pod that was evicted and finds no node: its target goes, and with it the series that was to become 0."""
+    instance = {} if who == "Every gate" else {"instance": who}
+    alert = {
+        "exp_labels": {"severity": "page", "job": "millgate", **instance},
+        "exp_annotations": {
+            "summary": f"{who} does not answer Prometheus",
+            "runbook_url": "https://github.com/millgate/millgate/blob/main/docs/runbooks/MillgateDown.md",
+        },
+    }
+    asked = {"eval_time": "4m", "alertname": "MillgateDown", "exp_alerts": [alert]}
+    judge({'up{job="millgate",instance="gate:8081"}': up}, {"alert_rule_test": [asked]}, tmp_path)
+
+
+def one_stall(gate: RecordedGate) -> None:
+    """The machine's host moves it: for a second and a half nothing runs, and what came in that time is refused."""
+    gate.run(5, CALM)
+    gate.say(shed=12, loop_lag_s=0.001, worst_loop_lag_s=1.5)
+    gate.run(10, CALM)
+
+
+@needs_promtool
+def test_one_stall_that_is_over_wakes_no_person(tmp_path: Path) -> None:
+    fired(one_stall, "Millgate.*", tmp_path, expected=False)
+
+
+def one_tab_at_night(gate: RecordedGate) -> None:
+    """A request every five minutes, and two people who close their tabs."""
+    gate.run(30, 1 / 300)
+    gate.leaves = lambda attempt: attempt % 2 == 0
+    gate.run(20, 1 / 300)
+    gate.leaves = lambda _attempt: False
+    gate.run(40, 1 / 300)
+
+
+@needs_promtool
+def test_two_closed_tabs_of_a_quiet_night_are_no_ticket(tmp_path: Path) -> None:
+    fired(one_tab_at_night, "Millgate.*", tmp_path, expected=False)
 
 
 @needs_promtool

@@ -12,17 +12,18 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from deploy.test_alerts import existing, rules
+from deploy.test_alerts import RULES, existing, rules
 from deploy.test_deploy import locked, pinned
 from millgate.config.load import load_config
 from millgate.config.schema import Config
 from millgate.config.values import is_loopback
+from millgate.gateway.discovery import FIRST_LOOK_S
 
 FOLDER = Path(__file__).parents[2] / "deploy/kubernetes"
 OVERLAYS = ("gateway", "redis", "extproc")
 # The oldest release whose `sleep` before a stop needs no feature gate, and one that is newer than any overlay.
 RELEASES = ("1.30", "1.37")
-CUSTOM = {"ServiceMonitor"}
+CUSTOM = {"ServiceMonitor", "PrometheusRule"}
 DRAIN_MARGIN_S = 1.0
 SECRETS = {
     "MILLGATE_ADMIN_TOKEN": "sixteen-characters",
@@ -226,6 +227,14 @@ def test_no_container_is_root_writes_its_image_or_keeps_a_capability(overlay: st
             assert "cpu" not in each["resources"]["limits"]
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_lost_packet_of_the_name_server_is_asked_again_while_a_start_still_waits(overlay: str) -> None:
+    options = {each["name"]: each["value"] for each in gate(overlay)["dnsConfig"]["options"]}
+
+    assert int(options["timeout"]) * 2 < FIRST_LOOK_S
+    assert int(options["attempts"]) > 1
+
+
 def test_the_gate_takes_no_token_of_the_cluster() -> None:
     account = kinds("gateway", "ServiceAccount")[gate("gateway")["serviceAccountName"]]
     assert account["automountServiceAccountToken"] is False
@@ -280,6 +289,36 @@ def test_the_autoscaler_reads_metrics_that_the_adapter_has() -> None:
     wanted = {metric["external"]["metric"]["name"] for metric in scaler["spec"]["metrics"]}
     assert wanted == {rule["name"]["as"] for rule in adapter()}
     assert scaler["spec"]["scaleTargetRef"]["name"] == "vllm"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_operator_is_given_the_rules_that_alert_and_that_the_autoscaler_reads(overlay: str) -> None:
+    """The operator loads no file: a cluster had no alert, and an autoscaler that lacked one metric and so never scaled down."""
+    (given,) = kinds(overlay, "PrometheusRule").values()
+
+    assert given["apiVersion"] == "monitoring.coreos.com/v1"
+    assert given["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8")), "run `make rules`"
+
+
+def test_an_outage_of_all_engines_takes_none_of_them_away() -> None:
+    """All pods crash for an hour, every number of load is 0, and the autoscaler left one of eight for the morning."""
+    (scaler,) = kinds("gateway", "HorizontalPodAutoscaler").values()
+    targets = {
+        metric["external"]["metric"]["name"]: metric["external"]["target"]
+        for metric in scaler["spec"]["metrics"]
+    }
+    series = {rule["name"]["as"]: rule["seriesQuery"] for rule in adapter()}
+    (recorded,) = [rule for rule in rules() if rule.get("record") == series["millgate_occupancy"]]
+
+    assert targets["millgate_occupancy"] == {"type": "Value", "value": "800m"}
+    assert recorded["expr"].rstrip().endswith("+ 0.8")
+
+
+def test_a_gate_of_staging_adds_no_engines_to_production() -> None:
+    """Without the namespace among the matchers the adapter answers with the mean of every gate of the cluster."""
+    for rule in adapter():
+        assert rule["resources"] == {"overrides": {"namespace": {"resource": "namespace"}}}
+        assert "<<.LabelMatchers>>" in rule["metricsQuery"]
 
 
 def test_the_adapter_reads_series_that_there_are() -> None:

@@ -25,6 +25,7 @@ LANE = 'job="millgate",instance="g",lane="interactive"'
 ENGINE = 'job="millgate",instance="g",engine='
 POOL = 'job="millgate",instance="g",pool='
 GATE = 'job="millgate",instance="g"'
+DARK = 'job="millgate",instance="dark"'
 
 SERIES = {
     f"millgate_attempts_total{{{LANE}}}": rising(600),
@@ -58,6 +59,9 @@ SERIES = {
     f'millgate_engine_up{{{ENGINE}"down"}}': standing(0),
     f'millgate_occupancy_ratio{{{POOL}"a"}}': standing(1.5),
     f'millgate_occupancy_ratio{{{POOL}"calm"}}': standing(0.5),
+    # A gate without an engine: nothing runs and nothing waits.
+    f'millgate_engine_up{{{DARK},engine="a"}}': standing(0),
+    f'millgate_occupancy_ratio{{{DARK},pool="a"}}': standing(0),
     f'millgate_time_to_full_seconds{{{POOL}"a"}}': standing(20),
     f"process_cpu_seconds_total{{{GATE}}}": rising(15),
 }
@@ -73,7 +77,8 @@ EXPECTED: dict[str, dict[str, float]] = {
     "lane:millgate_wait_seconds:p95_5m": {LANE: 1.0},
     "engine:millgate_tpot_seconds:p95_5m": {f'{ENGINE}"a"': 0.05},
     "instance:millgate_stream_use:ratio": {GATE: 0.75},
-    "pool:millgate_filling:ratio": {f'{POOL}"a"': 3.0, f'{POOL}"calm"': 0.0},
+    "pool:millgate_filling:ratio": {f'{POOL}"a"': 3.0, f'{POOL}"calm"': 0.0, f'{DARK},pool="a"': 0.0},
+    "pool:millgate_occupancy:ratio": {f'{POOL}"a"': 1.5, f'{POOL}"calm"': 0.5, f'{DARK},pool="a"': 0.8},
     "instance:millgate_cpu:rate5m": {GATE: 0.25},
 }
 

@@ -139,6 +139,30 @@ def test_a_start_waits_for_a_silent_name_server_no_longer_than_it_must(
     run(body())
 
 
+def test_a_start_beside_a_silent_name_server_says_at_once_why_it_has_no_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`serving` stood in the log, every request was refused, and the first word about DNS came with the resolver's own end of patience."""
+    monkeypatch.setattr(discovery, "FIRST_LOOK_S", 0.01)
+
+    async def body() -> None:
+        names, log = Names(vllm=("a",)), Log()
+        names.hangs = True
+        found = Discovery(no_file, names)
+        await found.find(["vllm"])
+        found.aim(DiscoverySettings(("vllm",), every_s=0.005))
+        found.start(log, lambda: None, lambda: None)
+        ((event, fields),) = log.lines
+        assert event == "name not found, its engines stay as they are"
+        assert fields == {"name": "vllm", "why": "no answer within 0 s", "engines": 0}
+        names.hangs = False
+        await until(lambda: len(log.lines) == 2)
+        assert (log.lines[1][0], found.found) == ("name found again", {"vllm": ("a",)})
+        found.stop()
+
+    run(body())
+
+
 def test_names_that_are_no_longer_configured_are_forgotten() -> None:
     async def body() -> None:
         names = Names(old=("a",), new=("b",))

@@ -176,6 +176,51 @@ def test_a_removed_engine_finishes_its_streams_and_gets_nothing_new() -> None:
     run(body())
 
 
+def test_the_counts_of_a_pod_that_leaves_stay_until_its_last_stream_has_ended() -> None:
+    """`rate()` of its histograms saw a restart while it still answered, and its label stayed when it had gone."""
+
+    async def body() -> None:
+        old_end = asyncio.Event()
+
+        async def stream(asked: Asked) -> None:
+            asked.open_stream()
+            asked.send(event("a"))
+            await old_end.wait()
+            asked.send(event(finish="stop"), b"data: [DONE]\n\n")
+            asked.end_stream()
+
+        second = FakeEngine()
+        await second.start()
+        async with gating(stream) as stand:
+            (old,) = [engine.name for engine in stand.snapshot.engines]
+            counted = f'millgate_engine_ttft_seconds_count{{engine="{old}"}}'
+
+            def page() -> str:
+                return stand.gateway.exposition.render()[0].decode()
+
+            clients = [await stand.client() for _ in range(2)]
+            clients[0].ask(chat(stream=True))
+            await clients[0].head()
+            old_end.set()
+            await until(lambda: stand.gateway.door.ongoing == 0)
+            old_end.clear()
+            assert f"{counted} 1.0" in page()
+
+            clients[1].ask(chat(stream=True))
+            await clients[1].head()
+            settings = replace(
+                stand.gateway.settings, engines=(EngineAddress("second", "127.0.0.1", second.port),)
+            )
+            await stand.gateway.adopt(settings, core_settings("second"))
+            assert f"{counted} 1.0" in page()
+            old_end.set()
+            await until(lambda: [engine.name for engine in stand.snapshot.engines] == ["second"])
+            assert f'engine="{old}"' not in page()
+        await second.stop()
+
+    run(body())
+
+
 def test_an_engine_that_moves_is_reached_at_its_new_address() -> None:
     async def body() -> None:
         second = FakeEngine()

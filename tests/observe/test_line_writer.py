@@ -1,7 +1,10 @@
 """Lines are written whole, and no disk or reader can hold the process up."""
 
 import errno
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -124,3 +127,31 @@ def test_a_reader_that_stops_never_blocks_the_caller_and_what_waits_is_bounded(
     assert writer.dropped > 0
     os.close(reader)
     writer.close()
+
+
+_WORKER = """
+import json, sys, time
+from millgate.observe.line_writer import LineWriter
+writer = LineWriter("-")
+for batch in range(30):
+    lines = (json.dumps({"worker": sys.argv[1], "batch": batch, "fill": "x" * 400}) for _ in range(64))
+    writer.add("".join(line + "\\n" for line in lines).encode(), 64)
+    time.sleep(0.005)
+writer.close()
+"""
+
+
+def test_two_workers_of_a_container_tear_no_line_where_its_reader_is_slow() -> None:
+    """A container's standard output is a pipe, and a full pipe takes a long write in parts, with others between them."""
+    reader, pipe = os.pipe()
+    workers = [subprocess.Popen([sys.executable, "-c", _WORKER, name], stdout=pipe) for name in "ab"]
+    os.close(pipe)
+    read = bytearray()
+    while piece := os.read(reader, 7_000):
+        read += piece
+        time.sleep(0.001)
+    os.close(reader)
+
+    assert [worker.wait() for worker in workers] == [0, 0]
+    lines = [json.loads(line) for line in read.splitlines()]
+    assert len(lines) == 2 * 30 * 64

@@ -7,6 +7,7 @@ import pytest
 
 from millgate.core.snapshot import Alarm, AlarmSignal, Attainment, LittleReading, Promise, Quantiles
 from millgate.observe import merging
+from millgate.observe.door import ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.live.banner import Banner, Level
 from millgate.observe.live.decision_history import HistoryPoint, Rates
@@ -155,3 +156,46 @@ def test_labels_that_only_an_ended_process_had_are_still_shown() -> None:
     ended.add(one)
     (shown,) = ended.onto(iter([family(meter, one._replace(traffic=TrafficSnapshot((), (), ())))]))
     assert [(sample.labels, sample.value) for sample in shown.samples] == [({"tenant": "gone"}, 4.0)]
+
+
+def test_a_worker_that_is_replaced_does_not_double_what_the_engine_counts_itself() -> None:
+    """An operator replaces all workers (SIGUSR2): `rate(..._seen_preemptions_total)` showed a KV memory that is too short."""
+    one = records()
+    (first, *rest) = one.snapshot.engines
+    told = replace(one.snapshot, engines=(replace(first, seen_preemptions=7), *rest))
+    one, ended = one._replace(snapshot=told), EndedCounts()
+    ended.add(one)
+    (meter,) = [each for each in METERS if each.name == "engine_seen_preemptions"]
+    (shown,) = ended.onto(iter([family(meter, one)]))
+    assert [sample.value for sample in shown.samples] == [7.0]
+
+
+def test_reloads_add_up_so_that_a_worker_that_ends_does_not_raise_them() -> None:
+    """Two workers that have read the file three times each, and one that has died since and counts anew."""
+    service = ServiceSnapshot(True, 3, 1, 0.0, 0.0, 0)
+    young = replace(service, reloads=0, failed_reloads=0)
+    (meter,) = [each for each in METERS if each.name == "config_reloads"]
+
+    def shown(ended: EndedCounts, *running: ServiceSnapshot) -> float:
+        merged = records()._replace(service=merging.merged(running))
+        (each,) = ended.onto(iter([family(meter, merged)]))
+        return each.samples[0].value
+
+    before = shown(EndedCounts(), service, service)
+    ended = EndedCounts()
+    ended.add(records()._replace(service=service))
+    assert before == shown(ended, service, young) == 6.0
+
+
+def test_an_engine_that_has_left_leaves_the_counts_of_ended_workers_too() -> None:
+    """Pods come with a new address each: what workers counted of old ones stayed on the page until the gate ended."""
+    (meter,) = [each for each in METERS if each.name == "engine_adapter_loads"]
+    one, ended = records(), EndedCounts()
+    ended.add(one)
+    name = one.snapshot.engines[0].name
+    none = one._replace(snapshot=replace(one.snapshot, engines=()))
+    (still,) = ended.of({name}).onto(iter([family(meter, none)]))
+    (gone,) = ended.of({"other"}).onto(iter([family(meter, none)]))
+    assert {sample.labels["engine"] for sample in still.samples} == {name}
+    assert gone.samples == []
+    assert next(ended.of({name}).onto(iter([family(meter, none)]))).samples == []  # forgotten for good

@@ -276,3 +276,15 @@ def test_engines_that_are_gone_leave_their_labels_to_those_that_come() -> None:
     traffic.engines_are(["old-0", "new"])
     traffic.decoded("new", 1.0, 1.0, 50)
     assert [engine.name for engine in traffic.read().engines] == ["old-0", "new"]
+
+
+def test_what_many_engines_share_does_not_fall_when_one_of_them_goes() -> None:
+    """Twelve pods of which one is replaced: `other`, which the last of them share, began anew each time."""
+    traffic = Traffic()
+    names = [f"pod-{number}" for number in range(MOST_ENGINES + 2)]
+    for name in names:
+        traffic.decoded(name, 0.0, 1.0, 50)
+    traffic.engines_are([*names[1:], "fresh"])
+    traffic.decoded("fresh", 1.0, 1.0, 50)
+    shown = {engine.name: sum(engine.gap.counts) for engine in traffic.read().engines}
+    assert shown == dict.fromkeys([*names[1:MOST_ENGINES], "fresh"], 50) | {OTHER: 100}

@@ -82,10 +82,10 @@ class SizedConfiguration:
         return loaded
 
     async def refill(self) -> Configuration:
-        """Read the file of engines anew and nothing else; raises ReloadError."""
-        sources = self._written.sources
+        """Read the file of engines anew and nothing else, so not the key that workers have of their supervisor; raises ReloadError."""
+        sources, key = self._written.sources, self._written.ticket_secret
         assert sources is not None
-        return await self.reload(sources.read)
+        return await self.reload(lambda: sources.read()._replace(ticket_secret=key))
 
     def told(self, engine: str, gauges: Gauges) -> bool:
         """Take what an engine says of its size; return whether its limits may be others now."""

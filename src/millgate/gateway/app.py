@@ -216,7 +216,7 @@ class Gateway:
         self._reroute()
         self.driver.reconfigure(core)
         self._fleet.tell()
-        engines = [each.name for each in settings.engines]
+        engines = [each.name for each in self.driver.snapshot().engines]  # those that end what they have, too
         self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
         return _fixed(before, settings)
 

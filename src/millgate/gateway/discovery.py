@@ -65,11 +65,12 @@ class Discovery:
 
     async def find(self, names: Iterable[str]) -> None:
         """Look those of these names up that have no answer yet, for `FIRST_LOOK_S` at most."""
-        looks = [asyncio.ensure_future(self._look(name)) for name in names if name not in self.found]
+        looks = {asyncio.ensure_future(self._look(name)): name for name in names if name not in self.found}
         if looks:
             _done, late = await asyncio.wait(looks, timeout=FIRST_LOOK_S)
             for look in late:
                 look.cancel()
+                self._failed(looks[look], f"no answer within {FIRST_LOOK_S:.0f} s")
 
     def aim(self, settings: DiscoverySettings) -> None:
         """Watch these from now on, and forget what was found for other names."""
@@ -148,9 +149,8 @@ class Discovery:
         return tuple(sorted(answer, key=lambda each: each not in known))[:MOST_ADDRESSES]
 
     def _failed(self, name: str, why: str) -> None:
-        is_news = name not in self._failures
-        self._failures[name] = why
-        if is_news:
+        if name not in self._failures:
+            self._failures[name] = why
             self._complain(name, why)
 
     def _complain(self, name: str, why: str) -> None:

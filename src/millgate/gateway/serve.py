@@ -59,7 +59,8 @@ async def serve(
     `store` is asked for leases instead of the one that the settings name. `place` is that of one of several processes, `notifier` is told instead of systemd.
     `on_ready` is called when every door listens. Raises OSError when an address is taken or not ours.
     """
-    log, notifier = ProcessLog(), notifier or Notifier()
+    log = ProcessLog() if place is None else ProcessLog(worker=place.number)
+    notifier = notifier or Notifier()
     gateway = Gateway(governor, settings, observers=observers, store=store, place=place)
     gateway.lines_dropped = lambda: log.dropped
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))

@@ -58,8 +58,8 @@ class ServiceSnapshot:
     `reload_success` is whether the configuration in force is the one that was asked for last. `loop_lag_s` is how
     late the loop's last timer was, `worst_loop_lag_s` the latest since the start. `log_lines_dropped` are those of the
     process, `attempt_lines_dropped` those of attempts, `traces_dropped` attempts
-    whose spans were lost. `cluster` is None where no limits are shared. Of a gate of several processes `workers` are
-    ready, and `worker_restarts` counts those that had died; None in a single process.
+    whose spans were lost. `cluster` is None where no limits are shared. Of a gate of several processes `workers` of
+    `workers_wanted` are ready, and `worker_restarts` counts those that had died; None in a single process.
     """
 
     reload_success: bool
@@ -72,4 +72,5 @@ class ServiceSnapshot:
     traces_dropped: int = 0
     cluster: ClusterSnapshot | None = None
     workers: int | None = None
+    workers_wanted: int | None = None
     worker_restarts: int | None = None

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from select import PIPE_BUF
 from typing import Final
 
 MOST_WAITING_LINES: Final = 20_000
@@ -114,12 +115,17 @@ class LineWriter:
             data = b"\n" + data
         try:
             while data:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(self._descriptor, self._piece(data)) :]
                 self._torn = True
         except OSError:
             return False
         self._torn = False
         return True
+
+    def _piece(self, data: bytes) -> bytes:
+        """Return what is written at once: of standard output, which workers share, whole lines that a pipe takes undivided (pipe(7))."""
+        whole = data.rfind(b"\n", 0, PIPE_BUF) + 1 if self._descriptor == _STDOUT else 0
+        return data[:whole] if whole else data
 
 
 def try_path(path: str) -> None:

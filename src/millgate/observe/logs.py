@@ -25,10 +25,11 @@ _MOST_FRAMES: Final = 8
 
 
 class ProcessLog:
-    """Writes lines to a file descriptor: JSON for machines, or plain words for a terminal."""
+    """Writes lines to a file descriptor: JSON for machines, or plain words for a terminal; `always` stands in each."""
 
-    def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None) -> None:
+    def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None, **always: object) -> None:
         self._lines = _Lines(descriptor)
+        self._always = always
         as_words = os.isatty(descriptor) if plain is None else plain
         self._render: Callable[[str, str, Fields], str] = _in_words if as_words else json_line
 
@@ -54,7 +55,7 @@ class ProcessLog:
         self._lines.close()
 
     def _say(self, level: str, event: str, fields: Fields) -> None:
-        self._lines.put(self._render(level, event, fields))
+        self._lines.put(self._render(level, event, {**self._always, **fields}))
 
 
 class _Lines:

@@ -172,21 +172,20 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         wasted_output_tokens samples completed mean_attempts entered_per_s clipped demoted prompt_tokens
         cached_tokens output_tokens yields judged good late client_gone engine_failed bad_request
         connections refused_connections rejected body_bytes body_limit_bytes refused_callers spoofed_fields
-        shed steering_fields unusable_usage log_lines_dropped attempt_lines_dropped cpu_s resident_bytes
-        open_files threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals
-        workers worker_restarts trend_per_s acceleration_per_s2 inflight cap live live_sessions
-        predicted_cached_tokens found_cached_tokens regret_tokens begun fetched lost expired tokens
-        transfer_s coalesced traces_dropped refused_streams lost_slots unknown_entries
+        shed steering_fields unusable_usage log_lines_dropped attempt_lines_dropped reloads failed_reloads
+        threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals workers
+        workers_wanted worker_restarts trend_per_s acceleration_per_s2 inflight cap live live_sessions begun fetched lost
+        predicted_cached_tokens found_cached_tokens regret_tokens expired tokens transfer_s coalesced
+        traces_dropped refused_streams lost_slots unknown_entries
     """,
     # What promises or warns: the worst.
     _of(max): """
         now at oldest_queued_s expected_wait_s deadline_s headroom abort_lag_s p95 p99 promised window_s
-        over_s excess excess_threshold backlog_s acceleration_threshold others_share paused_s reloads
-        failed_reloads wait_s loop_lag_s worst_loop_lag_s ttft_p95_s ttft_p99_s measured_s owners
-        seen_running seen_waiting seen_kv_share seen_preemptions replicas renewed_s since_s kv_limit
-        prefill_limit
+        over_s excess excess_threshold backlog_s acceleration_threshold others_share paused_s wait_s
+        loop_lag_s worst_loop_lag_s ttft_p95_s ttft_p99_s measured_s owners seen_running seen_waiting
+        seen_kv_share seen_preemptions replicas renewed_s since_s kv_limit prefill_limit
     """,
-    _of(min): "seen_age_s time_to_full_s left_share attendance_first attendance_returned max_files",
+    _of(min): "seen_age_s time_to_full_s left_share attendance_first attendance_returned",
     # What is a share or a mean.
     _mean: """
         load calm_load noise occupancy trend acceleration used prefill_share expected_ttft_s expected_tpot_s
@@ -240,7 +239,6 @@ _SPECIAL: Final[Mapping[tuple[str, str], Rule]] = {
     ("ModelTraffic", "prefix_hit_share"): _by("prompt_tokens"),
     ("ReturnsPicture", "amplification"): _mean,
     ("TenantPicture", "amplification"): _mean,
-    ("ErrorReading", "p90"): _by("samples"),
     ("LanePicture", "window_s"): _mean,
     ("LaneLately", "window_s"): _mean,
 }

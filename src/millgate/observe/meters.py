@@ -258,12 +258,13 @@ loop_lag_worst_seconds | gauge | seconds | service | worst_loop_lag_s | Longest 
 log_lines_dropped | counter | lines | service | log_lines_dropped | Log lines of the process that could not be written.
 attempt_lines_dropped | counter | lines | service | attempt_lines_dropped | Log lines of attempts that could not be written.
 # The cluster, where limits are shared.
-cluster_degraded | gauge | 0 or 1 | service | cluster.is_degraded | 1 while this replica has no lease: it joins, or admits by `cluster.when_store_is_gone`. Nothing without a cluster.
+cluster_degraded | gauge | 0 or 1 | service | cluster.is_degraded | 1 while this replica has no lease: it joins, or admits by `cluster.when_store_is_gone`. Nothing where one process holds all limits.
 cluster_replicas | gauge | replicas | service | cluster.replicas | Replicas with a lease, this one included, as last known.
 cluster_renewals | counter | renewals | service | cluster.renewals | Renewals of the lease that the store answered.
 cluster_renewals_failed | counter | renewals | service | cluster.failed_renewals | Renewals that the store did not answer in time, or refused.
 cluster_renewed_seconds | gauge | seconds | service | cluster.renewed_s | Time since the store answered last.
 workers | gauge | processes | service | workers | Worker processes that are ready; absent where one process serves.
+workers_wanted | gauge | processes | service | workers_wanted | Worker processes that the configuration asks for; absent where one process serves.
 worker_restarts | counter | processes | service | worker_restarts | Worker processes that were started because another had died.
 traces_dropped | counter | attempts | service | traces_dropped | Attempts whose spans were lost: too many waited, or the collector did not take them.
 # This process; processor time, memory and descriptors are the standard `process_*` of every exporter.
@@ -309,7 +310,7 @@ A histogram has the series `_bucket{le}`, `_sum` and `_count`. How to read these
 `millgate_build_info{version, python, build}` is always 1 and says what runs; `build` is `compiled`, `interpreted` or
 `partly compiled`. On Linux the page also has the standard metrics of a process, which carry no prefix and no label:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`, `process_open_fds`, `process_max_fds`,
-`process_start_time_seconds`. They are those of the process that answers.
+`process_start_time_seconds`. With several workers they are sums, but for the last.
 """
 
 _TITLES = {

@@ -7,7 +7,7 @@ milliseconds, so it is rendered in pieces, and the loop serves streams between t
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import version
 from math import isinf
 from typing import Any, NamedTuple
@@ -24,11 +24,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from millgate.core.snapshot import Alarm, LittleSnapshot, Snapshot
+from millgate.core.snapshot import LittleSnapshot, Snapshot
 from millgate.core.state.lane import total
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
-from millgate.observe.meters import METERS, PREFIX, MetricDefinition, MetricKind, Scope
+from millgate.observe.meters import LABELS, METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, build_kind, read_process
 from millgate.observe.traffic import MOST_LANES, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
@@ -37,6 +37,7 @@ _END = b"# EOF\n"
 """Ends a page of OpenMetrics, and every piece of one."""
 _MOST_ENDED = 4096
 """Samples of one metric that are kept of processes that have ended: four times as many as the largest has (INV-5)."""
+_ENGINES_OWN = "seen_preemptions"  # every process reads the same, and the next one knows it as well
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
 
@@ -63,11 +64,10 @@ class Exposition:
         door: Callable[[], DoorSnapshot] | None = None,
         service: Callable[[], ServiceSnapshot] | None = None,
         traffic: Callable[[], TrafficSnapshot] | None = None,
-        process: Callable[[], ProcessSnapshot] = read_process,
     ) -> None:
         self.read: Callable[[], Records] = lambda: Records(
             snapshot(),
-            process(),
+            read_process(),
             door() if door else None,
             service() if service else None,
             traffic() if traffic else None,
@@ -106,10 +106,11 @@ class Exposition:
 
     def _encoded(self, encode: Callable[[CollectorRegistry], bytes]) -> Iterator[bytes]:
         """Yield the records as one empty piece, because reading them takes its time, then the page piece by piece."""
-        records, ended = self.read(), self.ended.copy()
+        records = self.read()
+        ended = self.ended.of({OTHER, *(engine.name for engine in records.snapshot.engines)})
         yield b""
         for batch in _batches(ended.onto(self._families(records))):
-            yield encode(_registry(batch))
+            yield encode(_Batch(batch))
 
     def _families(self, records: Records) -> Iterator[Metric]:
         yield InfoMetricFamily(
@@ -133,7 +134,7 @@ class EndedCounts:
     def add(self, records: Records) -> None:
         """Keep the counts of a process that has ended."""
         for meter in METERS:
-            if meter.kind is MetricKind.GAUGE:
+            if meter.kind is MetricKind.GAUGE or meter.field == _ENGINES_OWN:
                 continue
             each = family(meter, records)
             kept = self._families.setdefault(each.name, {})
@@ -142,10 +143,12 @@ class EndedCounts:
                 if key in kept or len(kept) < _MOST_ENDED:
                     kept[key] = kept.get(key, 0.0) + sample.value
 
-    def copy(self) -> "EndedCounts":
-        """Return the counts as they are now."""
+    def of(self, engines: Collection[str]) -> "EndedCounts":
+        """Return the counts as they are now, and forget those of engines that are not among these: pods come with new names."""
         other = EndedCounts()
-        other._families = {name: dict(kept) for name, kept in self._families.items()}
+        for name, kept in self._families.items():
+            there = {key: kept[key] for key in kept if dict(key[1]).get("engine", OTHER) in engines}
+            self._families[name], other._families[name] = there, dict(there)
         return other
 
     def onto(self, families: Iterator[Metric]) -> Iterator[Metric]:
@@ -163,21 +166,16 @@ class EndedCounts:
             yield each
 
 
-class _Batch(Collector):
+class _Batch(CollectorRegistry):
     """Families that are there already."""
 
     def __init__(self, families: list[Metric]) -> None:
+        super().__init__()
         self._families = families
 
-    def collect(self) -> list[Metric]:
-        """Return them."""
-        return self._families
-
-
-def _registry(families: list[Metric]) -> CollectorRegistry:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Batch(families))
-    return registry
+    def collect(self) -> Iterator[Metric]:
+        """Yield them."""
+        yield from self._families
 
 
 def _batches(families: Iterator[Metric]) -> Iterator[list[Metric]]:
@@ -210,7 +208,9 @@ def family(meter: MetricDefinition, records: Records) -> Metric:
     for labels, record in _of_scope(meter.scope, records):
         value = _read(record, meter.field)
         if meter.split is not None:
-            counts = _counts(value)
+            # An alarm counts 1.
+            pairs = value if meter.label != "signal" else ((each.signal, 1) for each in value)
+            counts: dict[Any, int] = dict(pairs)
             for word in meter.split:
                 metric.add_metric([*labels, word.value], float(counts.get(word, 0)))
         elif value is not None and not isinf(value):
@@ -243,11 +243,6 @@ def _read(record: Any, path: str) -> Any:
     return record
 
 
-def _counts(value: Any) -> dict[Any, int]:
-    """Return pairs of (word, count) as a mapping; an alarm counts 1."""
-    return {each.signal: 1 for each in value} if value and isinstance(value[0], Alarm) else dict(value)
-
-
 def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
     """Return the records that a metric of this scope is read from, each with its label if it has one."""
     snapshot, traffic = records.snapshot, records.traffic
@@ -259,25 +254,25 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
         ]
     if scope is Scope.STAY_TOTAL:
         return _parts(snapshot.little)
-    named: dict[Scope, tuple[Any, ...]] = {
+    read: dict[Scope, Any] = {
         Scope.LANE: snapshot.lanes,
         Scope.ENGINE: snapshot.engines,
         Scope.QUOTA: snapshot.quotas,
-    }
-    if traffic is not None:
-        named[Scope.LANE_TRAFFIC], named[Scope.ENGINE_TRAFFIC] = traffic.lanes, traffic.engines
-        named[Scope.TENANT] = traffic.tenants
-    if scope in named:
-        return [([record.name], record) for record in named[scope]]
-    alone: dict[Scope, Any] = {
         Scope.RETRIES: snapshot.retries,
         Scope.PROCESS: records.process,
         Scope.GATE: snapshot,
         Scope.DOOR: records.door,
         Scope.SERVICE: records.service,
     }
-    record = alone.get(scope)
-    return [] if record is None else [([], record)]
+    if traffic is not None:
+        # An engine that has gone leaves the page at once, its distributions at the next change of engines.
+        known = {OTHER, *(engine.name for engine in snapshot.engines)}
+        read[Scope.ENGINE_TRAFFIC] = tuple(each for each in traffic.engines if each.name in known)
+        read[Scope.LANE_TRAFFIC], read[Scope.TENANT] = traffic.lanes, traffic.tenants
+    found = read.get(scope)
+    if found is None:
+        return []
+    return [([each.name], each) for each in found] if scope in LABELS else [([], found)]
 
 
 def _stays(snapshot: Snapshot) -> list[tuple[str, LittleSnapshot]]:

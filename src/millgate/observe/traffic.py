@@ -6,8 +6,8 @@ The core counts attempts; here is how long they took. Everything is a plain inte
 and every set of names is bounded: beyond it the latecomers are counted together as `other` (INV-5).
 """
 
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, TypeVar
 
 from millgate.core.decisions import Admit, Ended
 from millgate.core.measure import Sketch
@@ -35,6 +35,7 @@ MOST_MODELS: Final = 32
 FORGET_AFTER_S: Final = 3600.0
 """A tenant keeps its label for so long after its last attempt while others want one."""
 
+_Kept = TypeVar("_Kept")
 Bounds = tuple[float, ...]
 # Bounds in seconds. Waits and totals span what deadlines do; a gap of 10-50 ms is an engine at work, 0.2 s and more
 # is preemption or a prompt in the way (docs/policies/monitor.md).
@@ -167,12 +168,9 @@ class Traffic:
             lane.ttft.add(ended.ttft_s)
             _note_stream(lane, engine, known, ended, ended.ttft_s, now)
         _note_outcome(known, ended)
-        if engine.cache.known or ended.cached_tokens is not None:
-            self._note_cache(engine, model, ended, now)
-
-    def _note_cache(self, engine: _Engine, model: str, ended: Ended, now: float) -> None:
-        """Count a prompt by engine and model; engines that speak of their caches leave a 0 out (vLLM does)."""
-        if ended.outcome in _WHOLE:
+        speaks = engine.cache.known or ended.cached_tokens is not None
+        if speaks and ended.outcome in _WHOLE:
+            # Engines that speak of their caches leave a 0 out (vLLM does).
             cached_tokens = ended.cached_tokens or 0
             engine.cache.add(now, ended.prompt_tokens, cached_tokens)
             self._model(model).add(now, ended.prompt_tokens, cached_tokens)
@@ -186,7 +184,9 @@ class Traffic:
 
     def engines_are(self, names: Collection[str]) -> None:
         """Forget engines that are not among these: where they come and go, those that are there need the labels."""
-        self._engines = {name: engine for name, engine in self._engines.items() if name in names}
+        self._engines = {
+            name: engine for name, engine in self._engines.items() if name in names or name == OTHER
+        }
 
     def tenants_are(self, pinned: Iterable[str]) -> None:
         """Let these have their label from now on; those that had are forgotten when they have been idle for long."""
@@ -215,25 +215,13 @@ class Traffic:
         )
 
     def _lane(self, name: str) -> _Lane:
-        found = self._lanes.get(name)
-        if found is None:
-            name = name if len(self._lanes) < MOST_LANES else OTHER
-            found = self._lanes.setdefault(name, _Lane())
-        return found
+        return self._lanes.get(name) or _kept(self._lanes, name, MOST_LANES, _Lane)
 
     def _engine(self, name: str) -> _Engine:
-        found = self._engines.get(name)
-        if found is None:
-            name = name if len(self._engines) < MOST_ENGINES else OTHER
-            found = self._engines.setdefault(name, _Engine())
-        return found
+        return self._engines.get(name) or _kept(self._engines, name, MOST_ENGINES, _Engine)
 
     def _model(self, name: str) -> _Cache:
-        found = self._models.get(name)
-        if found is None:
-            name = name if len(self._models) < MOST_MODELS else OTHER
-            found = self._models.setdefault(name, _Cache())
-        return found
+        return self._models.get(name) or _kept(self._models, name, MOST_MODELS, _Cache)
 
     def _newcomer(self, tenant: str, now: float) -> _Tenant:
         """Give a label to a tenant that has none, if one is left or an idle tenant gives one back."""
@@ -258,6 +246,12 @@ class Traffic:
     def _most_idle(self) -> str | None:
         own = [name for name in self._tenants if name not in self._pinned]
         return min(own, key=lambda name: self._tenants[name].seen_at, default=None)
+
+
+def _kept(known: dict[str, _Kept], name: str, most: int, make: Callable[[], _Kept]) -> _Kept:
+    """Return what a new name begins, or what all share that come when `most` are told apart."""
+    name = name if len(known) - (OTHER in known) < most else OTHER
+    return known.get(name) or known.setdefault(name, make())
 
 
 def _note_stream(

@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 from lab.interpreted import is_compiled
+from prometheus_client import PROCESS_COLLECTOR
 
 import millgate
 from gateway.workers.stand import (
+    CHAT,
     END_WITHIN_S,
+    START_WITHIN_S,
     Crowd,
     Engine,
     Gate,
     User,
+    chat,
     fetch,
     is_alive,
     kill,
@@ -26,6 +30,7 @@ from gateway.workers.stand import (
     until,
     users_of,
 )
+from millgate.gateway.workers.views import ProcessesCollector
 
 CAP = 4
 TOKENS = 20
@@ -241,7 +246,8 @@ def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is
     assert set(crowd.statuses) == {200}
     assert not any(is_alive(process) for process in processes)
     assert not listens(gate.url)
-    assert len(gate.events("drained")) == 2
+    for event in ("configuration reloaded", "drained"):
+        assert sorted(line["worker"] for line in gate.events(event)) == [1, 2]
 
 
 def test_workers_end_with_a_supervisor_that_is_killed(start: Start) -> None:
@@ -262,6 +268,40 @@ def test_workers_that_die_again_and_again_end_the_gate_and_it_says_so(start: Sta
         time.sleep(0.3)
     assert gate.process.wait(1.0) == 1
     assert "died one after the other" in gate.events("failed")[0]["problem"]
+
+
+def answered(gate: Gate) -> set[int]:
+    """Return the statuses of some requests, each on a connection of its own."""
+    return {fetch(gate.url, CHAT, "POST", chat(2), content_type="application/json")[0] for _ in range(8)}
+
+
+def test_a_mistake_in_the_file_and_then_a_worker_that_dies_leave_the_others_serving(
+    start: Start, tmp_path: Path
+) -> None:
+    """At night a reload is refused; hours later the kernel kills one worker. Six starts fail before the file is mended."""
+    file = tmp_path / "gate.yaml"
+    file.write_text("limits: {idle: 70s}\n", encoding="utf-8")
+    gate = start("--config", str(file)).begin()
+    file.write_text("limitz: {idle: 70s}\n", encoding="utf-8")
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events("configuration refused, the old one stays in force")) == 2)
+    (_, victim), (left, _) = gate.processes().items()
+    kill(victim)
+    until(lambda: gate.events("worker did not start"), START_WITHIN_S)
+    time.sleep(6.0)  # five quick deaths in a row end a gate in which no other worker serves
+
+    assert gate.process.poll() is None
+    assert list(gate.processes()) == [left]
+    assert (gate.metric("millgate_workers"), gate.metric("millgate_workers_wanted")) == (1, 2)
+    assert answered(gate) == {200}
+    assert fetch(gate.admin, "/readyz")[0] == 200
+    (told,) = gate.events("worker did not start")  # once, not for every try
+    assert "limitz" in told["problem"]
+
+    file.write_text("limits: {idle: 70s}\n", encoding="utf-8")
+    until(lambda: len(gate.processes()) == 2, START_WITHIN_S)
+    assert gate.metric("millgate_worker_restarts_total") == 1
+    assert answered(gate) == {200}
 
 
 def test_a_port_that_is_taken_is_reported_once_also_by_another_gate_with_workers(
@@ -301,3 +341,16 @@ def test_one_user_is_served_by_one_worker_for_as_long_as_its_connection_is_open(
     served = {user.worker for _ in range(3) if user.ask() == 200}
     assert len(served) == 1
     user.close()
+
+
+def test_descriptors_of_all_workers_are_compared_with_what_all_may_have() -> None:
+    """MillgateConnectionsRefused divides one by the other: with four workers a third of each one's bound was an alarm."""
+    page = {
+        sample.name: sample.value
+        for metric in ProcessesCollector(lambda: [os.getpid()]).collect()
+        for sample in metric.samples
+    }
+    alone = {sample.name: sample.value for metric in PROCESS_COLLECTOR.collect() for sample in metric.samples}
+
+    assert page["process_max_fds"] == 2 * alone["process_max_fds"]
+    assert page["process_start_time_seconds"] == alone["process_start_time_seconds"]

@@ -24,6 +24,7 @@ MOST_QUICK_DEATHS: Final = 5
 QUICK_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
+_SAID_EACH: Final = 12  # of starts that fail: a line a minute at the longest pause
 REPORT_EVERY_S: Final = 2.0
 """What a worker that is killed has counted since its last report is lost."""
 HANGS_AFTER_S: Final = 30.0
@@ -119,24 +120,33 @@ class Supervisor:
             self._asked.set()
 
     async def _revive(self, slot: int) -> None:
-        """Have a neighbour accept for a slot without a worker until there is one again."""
-        neighbour = next(iter(self.crew.serving), None)
-        if neighbour is not None:
-            await _try(neighbour, WorkerVerb.COVER, slot)
+        """Have a neighbour accept for a slot without a worker until there is one again.
+
+        While others serve it tries for ever: what keeps a worker from starting, a mistake in the file, must not end theirs.
+        """
+        neighbour: WorkerProcess | None = None
+        failed = 0
         while not self.is_leaving:
-            if self._quick_deaths > 1:
-                await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._quick_deaths))
-            self.restarts += 1
+            if neighbour is None or not neighbour.serves:
+                neighbour = next(iter(self.crew.serving), None)
+                await _try(neighbour, WorkerVerb.COVER, slot)
+            if (tries := max(self._quick_deaths, failed + 1)) > 1:
+                await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**tries))
             try:
                 worker = await self.crew.start(slot)
             except WorkerFailedError as error:
-                self._log.error("worker did not start", problem=str(error))
-                self._judge_death(0.0)
+                if failed % _SAID_EACH == 0:
+                    self._log.error(
+                        "worker did not start", problem=str(error), serving=len(self.crew.serving)
+                    )
+                failed += 1
+                if not self.crew.serving:
+                    self._judge_death(0.0)
                 continue
+            self.restarts += 1
             self._log.info("worker ready", worker=worker.number, process=worker.process_id)
             break
-        if neighbour is not None and neighbour.serves:
-            await _try(neighbour, WorkerVerb.UNCOVER, slot)
+        await _try(neighbour, WorkerVerb.UNCOVER, slot)
 
     # ---- replacing one by one
 
@@ -258,6 +268,7 @@ class Supervisor:
             task.cancel()
 
 
-async def _try(worker: WorkerProcess, verb: WorkerVerb, slot: int) -> None:
-    with contextlib.suppress(WorkerSilentError):
-        await worker.ask(verb, str(slot).encode())
+async def _try(worker: WorkerProcess | None, verb: WorkerVerb, slot: int) -> None:
+    if worker is not None and worker.serves:
+        with contextlib.suppress(WorkerSilentError):
+            await worker.ask(verb, str(slot).encode())

@@ -5,7 +5,7 @@ request is judged by the worker that would tell it the best.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -46,13 +46,8 @@ class WorkersSource:
         self.feed: LiveFeed[Any] | None = LiveFeed(self._painter)
         self._records: Records | None = None
         self._line: Readings | None = None
-        self._exposition = Exposition(
-            lambda: self._seen.snapshot,
-            lambda: _known(self._seen.door),
-            lambda: _known(self._seen.service),
-            lambda: _known(self._seen.traffic),
-            lambda: self._seen.process,
-        )
+        self._exposition = Exposition(lambda: self._seen.snapshot)
+        self._exposition.read = lambda: self._seen
         self._exposition.ended = supervisor.crew.ended_counts
         self._exposition.processes = ProcessesCollector(
             lambda: [each.process_id for each in supervisor.crew.running]
@@ -157,6 +152,7 @@ class WorkersSource:
         service = replace(
             _known(records.service),
             workers=len(self._supervisor.crew.serving),
+            workers_wanted=self._count,
             worker_restarts=self._supervisor.restarts,
         )
         self._records = records._replace(process=own, service=service)
@@ -176,13 +172,12 @@ class WorkersSource:
         content: bytes,
         kind: type[_Answer],
         coding: Any = msgspec.msgpack,
-        within_s: float | None = None,
+        within_s: float = ANSWERS_WITHIN_S,
     ) -> list[tuple[WorkerProcess, _Answer]]:
         """Return what each worker that runs answers; one that is silent is left out."""
         workers = self._supervisor.crew.running
-        bound = {} if within_s is None else {"within_s": within_s}
         answers = await asyncio.gather(
-            *(each.ask(verb, content, **bound) for each in workers), return_exceptions=True
+            *(each.ask(verb, content, within_s) for each in workers), return_exceptions=True
         )
         return [
             (worker, coding.decode(answer, type=kind))
@@ -192,7 +187,7 @@ class WorkersSource:
 
 
 class ProcessesCollector(Collector):
-    """The standard `process_*` metrics of this process and its workers, summed; what one alone may have, or began, is this one's."""
+    """The standard `process_*` metrics of this process and its workers, summed, the bounds too; the beginning is this one's."""
 
     def __init__(self, workers: Callable[[], Sequence[int]]) -> None:
         self._workers = workers
@@ -206,27 +201,23 @@ class ProcessesCollector(Collector):
         cpu_s = {number: values.get(_CPU, 0.0) for number, values in others.items()}
         self._ended_cpu_s += sum(value for number, value in self._cpu_s.items() if number not in cpu_s)
         self._cpu_s = cpu_s
+        parts = [*others.values(), {_CPU: self._ended_cpu_s}]
         for each in found:
             each.samples = [
-                sample._replace(value=sample.value + self._more(sample.name, others))
+                sample._replace(value=sample.value + sum(part.get(sample.name, 0.0) for part in parts))
                 for sample in each.samples
             ]
         return found
 
-    def _more(self, name: str, others: Mapping[int, Mapping[str, float]]) -> float:
-        if name in _OF_ONE:
-            return 0.0
-        ended = self._ended_cpu_s if name == _CPU else 0.0
-        return ended + sum(values.get(name, 0.0) for values in others.values())
-
 
 _CPU: Final = "process_cpu_seconds_total"
-_OF_ONE: Final = frozenset({"process_start_time_seconds", "process_max_fds"})
+_BEGAN: Final = "process_start_time_seconds"
 
 
 def _values(process_id: int) -> dict[str, float]:
     collector = ProcessCollector(pid=lambda: process_id, registry=None)
-    return {sample.name: sample.value for each in collector.collect() for sample in each.samples}
+    samples = [sample for each in collector.collect() for sample in each.samples]
+    return {sample.name: sample.value for sample in samples if sample.name != _BEGAN}
 
 
 class _Painter:

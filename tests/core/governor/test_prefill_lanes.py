@@ -16,6 +16,7 @@ _PROMPT = 16_000
 _PRIOR = ServicePrior(0.0, 0.0001, 0.023875, 0.0, certain=True)
 _EVERY_S = 0.8
 _FIXED = LimitSettings()
+_ENGINE = EngineSettings("engine", 16, prior=_PRIOR)
 
 
 def _gate(*, limit: LimitSettings = _FIXED, long: LaneSettings = _LONG) -> Governor:
@@ -63,6 +64,19 @@ def test_the_next_of_the_line_is_let_in_on_time_when_the_first_has_left_it() -> 
     (let_in,) = gate.handle(Tick(), gate.next_wake() or 0.0)
     assert isinstance(let_in, Admit)
     assert let_in.attempt == 2
+
+
+def test_a_paced_lane_that_another_paced_lane_overtakes_is_looked_at_again() -> None:
+    """Two hundred batch jobs waited for good before idle engines: when their time came a long prompt had just moved it."""
+    gate = gate_of(_CHAT, _LONG, LaneSettings("bulk", ttft_slo_s=600.0, deadline_s=600.0), engine=_ENGINE)
+    _long(gate, 0, 0.0)
+    waiting = {1: "long"} | dict.fromkeys(range(2, 10), "bulk")
+    for attempt, lane in waiting.items():
+        assert isinstance(ask(gate, attempt, 0.01, lane=lane, prompt_bytes=1_600), Queue)
+    admitted = []
+    while (wake := gate.next_wake()) is not None and wake < 60.0:
+        admitted += [each.attempt for each in gate.handle(Tick(), wake) if isinstance(each, Admit)]
+    assert sorted(admitted) == list(waiting)
 
 
 def test_a_line_of_long_prompts_keeps_no_chat_waiting() -> None:

@@ -79,6 +79,72 @@ def test_a_paced_lane_that_another_paced_lane_overtakes_is_looked_at_again() -> 
     assert sorted(admitted) == list(waiting)
 
 
+# 20,000 tokens are read in 2 s and keep first tokens waiting for a second more than is promised: one in 40 s.
+_BLOCKING = 80_000
+
+
+def _chats(gate: Governor, attempt: int, now: float) -> None:
+    """Serve a short chat."""
+    assert isinstance(ask(gate, attempt, now, lane="chat", prompt_bytes=400), Admit)
+    _serve(gate, attempt, now)
+
+
+def _serve(gate: Governor, attempt: int, now: float) -> None:
+    gate.handle(FirstToken(attempt), now)
+    gate.handle(Finished(attempt, 100, 2), now)
+    gate.handle(Released(attempt), now)
+
+
+def test_short_jobs_do_not_wait_for_the_distance_that_long_prompts_keep() -> None:
+    """Beside chat and one prompt of 100,000 tokens in five minutes, two hundred batch jobs waited for five minutes."""
+    gate = gate_of(_CHAT, _LONG, LaneSettings("bulk", ttft_slo_s=600.0, deadline_s=600.0), engine=_ENGINE)
+    _chats(gate, 100, 0.0)
+    assert isinstance(ask(gate, 0, 0.0, lane="long", prompt_bytes=_BLOCKING), Admit)
+    job, long = (
+        ask(gate, 1, 0.0, lane="bulk", prompt_bytes=1_600),
+        ask(gate, 2, 0.0, lane="long", prompt_bytes=_BLOCKING),
+    )
+    assert isinstance(job, Queue)
+    assert isinstance(long, Queue)
+    assert (job.expected_wait_s, long.expected_wait_s) == pytest.approx((4.0, 40.0))
+    _serve(gate, 0, 2.0)
+    admitted: dict[int, float] = {}
+    chats = 101
+    for tenth in range(21, 405):
+        now = tenth / 10
+        if tenth % 20 == 5:
+            _chats(gate, chats, now)
+            chats += 1
+        admitted |= {each.attempt: now for each in gate.handle(Tick(), now) if isinstance(each, Admit)}
+    assert list(admitted) == [1, 2]
+    assert admitted[1] <= 4.0
+    assert admitted[2] == pytest.approx(40.0, abs=0.2)
+
+
+def test_when_the_protected_lane_has_gone_home_long_prompts_are_read_one_after_the_other() -> None:
+    """An engine read one long prompt in five minutes all night, for the sake of a chat lane in which there was nobody."""
+    gate = _gate(long=LaneSettings("long", ttft_slo_s=600.0, deadline_s=600.0))
+    for second in range(20):
+        _chats(gate, 100 + second, float(second))
+    running, served = {0}, []
+    for attempt in range(5):
+        ask(gate, attempt, 20.0, lane="long", prompt_bytes=_BLOCKING)
+    for tenth in range(201, 600):
+        now = tenth / 10
+        running |= {each.attempt for each in gate.handle(Tick(), now) if isinstance(each, Admit)}
+        for attempt in [each for each in running if tenth % 20 == 0]:
+            running.discard(attempt)
+            served.append(now)
+            _serve(gate, attempt, now)
+    assert served[0] == 22.0
+    assert 29.0 <= served[1] <= 34.0, "quiet for ten seconds"
+    assert served[-1] - served[1] <= 4 * 2.5
+    assert isinstance(ask(gate, 200, 60.0, lane="chat"), Admit)
+    held = [ask(gate, attempt, 60.0, lane="long", prompt_bytes=_BLOCKING) for attempt in (10, 11)]
+    assert isinstance(held[1], Queue)
+    assert held[1].expected_wait_s > 5.0, "the first of the morning is protected again"
+
+
 def test_a_line_of_long_prompts_keeps_no_chat_waiting() -> None:
     gate = _gate()
     for attempt in range(8):

@@ -45,16 +45,16 @@ def test_the_lane_with_the_tightest_promise_is_protected_from_all_that_promise_l
 def test_it_begins_where_the_prior_leaves_the_protected_lane_its_time_per_token() -> None:
     pace = _pace()
     assert pace.share == pytest.approx(0.5)
-    assert pace.spacing_s(0.4, 0.4) == pytest.approx(0.8)
+    assert pace.spacing_s(0.4, 0.4, 0.0) == pytest.approx(0.8)
     pace.given("long", 0.4, 0.4, 10.0)
-    assert pace.opens_at == pytest.approx(10.8)
+    assert pace.opens_at("long") == pytest.approx(10.8)
     pace.given("chat", 0.4, 0.4, 10.0)
-    assert pace.opens_at == pytest.approx(10.8), "the protected lane waits for no pace and sets none"
+    assert pace.opens_at("long") == pytest.approx(10.8), "the protected lane waits for no pace and sets none"
 
 
 def test_a_prompt_that_keeps_first_tokens_waiting_longer_than_promised_comes_seldom() -> None:
     """So seldom that a fortieth of the first tokens, half of those that may be late, are late by it."""
-    assert _pace().spacing_s(1.4, 1.5) == pytest.approx(0.5 * 40.0)
+    assert _pace().spacing_s(1.4, 1.5, 0.0) == pytest.approx(0.5 * 40.0)
 
 
 def test_the_quantiles_that_the_protected_lane_names_are_those_that_are_kept() -> None:
@@ -63,8 +63,8 @@ def test_the_quantiles_that_the_protected_lane_names_are_those_that_are_kept() -
     assert protection is not None
     assert protection.tpot_share == pytest.approx(0.995)
     assert protection.late_share == pytest.approx(0.25)
-    assert PrefillPace(protection, _PRIOR).spacing_s(1.4, 1.5) == pytest.approx(1.4 / 0.5)
-    assert PrefillPace(protection, _PRIOR).spacing_s(1.4, 3.0) == pytest.approx(2.0 * 4.0)
+    assert PrefillPace(protection, _PRIOR).spacing_s(1.4, 1.5, 0.0) == pytest.approx(1.4 / 0.5)
+    assert PrefillPace(protection, _PRIOR).spacing_s(1.4, 3.0, 0.0) == pytest.approx(2.0 * 4.0)
 
 
 @given(st.floats(0.05, 0.95), st.floats(0.01, 1.0))
@@ -97,7 +97,7 @@ def test_in_a_flood_of_the_protected_lane_the_others_keep_their_part_of_what_is_
         pays = pace.observe(1.0, 2.0 * _TARGET_S)
     assert pace.share == pace.least == pytest.approx(0.2, rel=0.01)
     assert not pays
-    assert pace.spacing_s(2.0, 2.0) == pytest.approx(10.0, rel=0.01), (
+    assert pace.spacing_s(2.0, 2.0, 0.0) == pytest.approx(10.0, rel=0.01), (
         "also with prompts that block first tokens"
     )
 

@@ -185,7 +185,7 @@ def _start(
         engine.provider.started(request.attempt, request.sizes(), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
-    engine.given_prompt(lane.settings.name, attempt.unread_tokens, now)
+    engine.given_prompt(lane.settings.name, attempt.unread_tokens, engine.foreseen_s(permit), now)
     attempts.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)

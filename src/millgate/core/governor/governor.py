@@ -251,20 +251,15 @@ class Governor:
         decisions: list[Decision] = []
         opened = knowledge.engines.legs.took_room()
         woken: list[Attempt] = []
-        while (number := knowledge.attempts.wakes.pop(now)) is not None:
-            attempt = knowledge.attempts.by_number.get(number)
-            if attempt is not None:
-                opened = self._fall_due(attempt, decisions, now) or opened
-                woken.append(attempt)
+        for attempt in knowledge.attempts.due(now):
+            opened = self._fall_due(attempt, decisions, now) or opened
+            woken.append(attempt)
         if knowledge.drain_by is not None and now >= knowledge.drain_by:
             knowledge.grace_over()
             decisions += endings.cancel_running(knowledge.attempts, knowledge.totals, now)
         if opened:
             decisions += dispatch(knowledge, now)
-        for attempt in woken:
-            # Its pace was moved by another lane's prompt, or slowed: nothing else would wake it.
-            if attempt.state is State.QUEUED and attempt.request.queue.paced_until() > now:
-                knowledge.attempts.wake_for_pace(attempt.request.queue)
+        knowledge.attempts.look_again(woken, now)
         return tuple(decisions)
 
     def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:

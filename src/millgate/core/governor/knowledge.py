@@ -8,6 +8,7 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.placement import Placement
 from millgate.core.instruments import Instruments
 from millgate.core.lanes import LaneShares
+from millgate.core.lifecycle import State
 from millgate.core.limits.prefill_pace import protection_of, reading_parts
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.routing.working_set import WorkingSets
@@ -274,6 +275,18 @@ class Attempts:
         head = queue.order.head()
         if head is not None and isfinite(opens_at := queue.paced_until()):
             self.wake_at(opens_at, head.attempt)
+
+    def due(self, now: float) -> Iterator[Attempt]:
+        """Yield the attempts that are to be looked at by now."""
+        while (number := self.wakes.pop(now)) is not None:
+            if (attempt := self.by_number.get(number)) is not None:
+                yield attempt
+
+    def look_again(self, looked_at: Sequence[Attempt], now: float) -> None:
+        """Wake those that still wait for their pace: a prompt of another lane has moved it, and nothing else would look."""
+        for attempt in looked_at:
+            if attempt.state is State.QUEUED and attempt.request.queue.paced_until() > now:
+                self.wake_for_pace(attempt.request.queue)
 
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""

@@ -233,16 +233,16 @@ class Engine:
         if protection is not None:
             self.signal = self.signal or Signal(now, self.settings.prior, self.settings.limit.tpot_share)
 
-    def given_prompt(self, lane: str, prompt_tokens: int, now: float) -> None:
-        """Take note of a prompt of this lane that it is to read."""
+    def given_prompt(self, lane: str, prompt_tokens: int, lasts_s: float, now: float) -> None:
+        """Take note of a prompt of this lane that it is to read, and of how long it is busy with it and its answer."""
         if self.prompts.is_on:
             reading_s, ttft_s = self._reads_within(prompt_tokens)
-            self.prompts.given(lane, prompt_tokens, reading_s, ttft_s, now)
+            self.prompts.given(lane, prompt_tokens, reading_s, ttft_s, now, lasts_s)
 
-    def spacing_s(self, lane: str, prompt_tokens: int, *, contended: bool) -> float:
+    def spacing_s(self, lane: str, prompt_tokens: int, now: float, *, contended: bool) -> float:
         """Return how long after such a prompt of this lane the next may come."""
         reading_s, ttft_s = self._reads_within(prompt_tokens)
-        return self.prompts.spacing_s(lane, prompt_tokens, reading_s, ttft_s, contended=contended)
+        return self.prompts.spacing_s(lane, prompt_tokens, reading_s, ttft_s, now, contended=contended)
 
     def _reads_within(self, prompt_tokens: int) -> tuple[float, float]:
         """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""

@@ -183,6 +183,24 @@ def test_a_slow_protected_lane_slows_prompts_and_not_its_own_limit() -> None:
     assert engine.prefill_share < 0.4
 
 
+def test_tokens_of_the_night_do_not_lower_the_limit_of_the_day() -> None:
+    """Batch jobs beside long prompts had slow tokens, which nobody was promised, and ran four at a time where there was room for 32."""
+    limit = LimitSettings("slo_gradient", tpot_slo_s=0.05, start=16, minimum=2)
+    gate = _gate(limit=limit)
+    _chats(gate, 1_000, 0.0)
+    for second in range(15, 40):
+        now, first = float(second), 10 * second
+        for attempt in range(first, first + 8):
+            ask(gate, attempt, now, lane="long", prompt_bytes=400)
+            gate.handle(FirstToken(attempt), now + 0.1)
+        for attempt in range(first, first + 8):
+            gate.handle(Finished(attempt, 100, 7), now + 0.9)
+            gate.handle(Released(attempt), now + 0.9)
+        gate.handle(EngineProgress("engine", ()), now + 0.95)
+    (engine,) = gate.snapshot(40.0).engines
+    assert engine.limit == 16
+
+
 def test_a_cap_of_prompt_tokens_holds_without_any_promise_and_only_in_its_lane() -> None:
     capped = LaneSettings("long", ttft_slo_s=60.0, deadline_s=60.0, prefill_per_s=2_000.0)
     gate = gate_of(LaneSettings("chat"), capped, engine=EngineSettings("engine", 16, prior=_PRIOR))

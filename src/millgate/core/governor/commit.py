@@ -70,7 +70,7 @@ def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now
     pool, record = request.route.pool, request.age.record
     unknown_retry = 0 if request.recognised else request.arrival.retry_count or 0
     totals.arrived(now, unknown_retry, None if record is None else record.known_from - SOONEST_RETURN_S)
-    request.lane.arrives(request.queue)
+    request.lane.arrives(request.queue, now)
     if request.is_retry:
         early = record is not None and record.is_early(now)
         totals.returned(

@@ -88,6 +88,20 @@ class PrefillCap:
         self.opens_at = max(now, self.opens_at) + amount / self.per_s
 
 
+class Comings:
+    """When requests of the protected lanes come to any engine, or are refused: the last one, and how far apart they are."""
+
+    def __init__(self) -> None:
+        self.last_at = -inf
+        self.apart = Ewma(0.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
+
+    def came(self, now: float) -> None:
+        """One has come."""
+        if self.last_at > -inf:
+            self.apart.add(now - self.last_at)
+        self.last_at = now
+
+
 class PrefillPace:
     """The prompts of one engine's paced lanes; core seconds.
 
@@ -95,17 +109,17 @@ class PrefillPace:
     had prompts of late: an idle lane's part is not another's.
     """
 
-    def __init__(self, protection: Protection, prior: ServicePrior) -> None:
+    def __init__(self, protection: Protection, prior: ServicePrior, comings: Comings) -> None:
         self.protection = protection
+        self._comings = comings
         self.share = max(_LEAST_SHARE, 1.0 - prior.tpot_base_s / (TARGET * protection.tpot_slo_s))
         self.least = _LEAST_SHARE
         self._last_at, self._last_s = -inf, 0.0
         # The last prompt that kept first tokens waiting for too long: when it was given, and how long; and lanes whose last one did.
         self._blocked_at, self._blocked = -inf, (0.0, 0.0)
         self._blocking: set[str] = set()
-        # Of the protected lane: when its last prompt came, until when its answers are foreseen to be written, and how far apart they come.
-        self._asked_at, self._seen_until = -inf, inf
-        self._apart = Ewma(0.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
+        # Until when answers of the protected lane are foreseen to be written here.
+        self._busy_until = inf
         self._paced_s = self._others_s = 0.0
         # Windows since each paced lane was last given a prompt.
         self._idle = {name: LEVEL_WINDOWS for name, _ in protection.paced}
@@ -129,9 +143,13 @@ class PrefillPace:
 
         Requests that come at random are so far apart so seldom that no more of them are late than may be.
         """
-        apart_s, late = self._apart.mean, self.protection.late_share
+        apart_s, late = self._comings.apart.mean, self.protection.late_share
         longest_s = apart_s * log((apart_s + self._blocked[1]) / (apart_s * late)) if apart_s else 0.0
-        return self._seen_until + max(WINDOW_S, longest_s)
+        return max(self._busy_until, self._comings.last_at) + max(WINDOW_S, longest_s)
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether nobody is there for whom prompts are paced."""
+        return self._quiet_at() <= now
 
     def paces(self, lane: str) -> bool:
         """Return whether this lane's prompts are paced."""
@@ -142,7 +160,7 @@ class PrefillPace:
 
         `first_s` is the time to first token of a short prompt right behind it.
         """
-        return reading_s if self._quiet_at() <= now else self._wide_s(reading_s, first_s)
+        return reading_s if self.is_quiet(now) else self._wide_s(reading_s, first_s)
 
     def _wide_s(self, reading_s: float, first_s: float) -> float:
         blocked_s = first_s - self.protection.ttft_slo_s
@@ -151,17 +169,15 @@ class PrefillPace:
 
     def given(self, lane: str, reading_s: float, first_s: float, now: float, lasts_s: float = 0.0) -> None:
         """The engine is given a prompt of this lane: as for `spacing_s`. Its answer is over after `lasts_s`, as far as is foreseen."""
-        seen_until = now if self._seen_until == inf else self._seen_until
+        busy_until = now if self._busy_until == inf else self._busy_until
         if not self.paces(lane):
             self._others_s += reading_s
-            if self._asked_at > -inf:
-                self._apart.add(now - self._asked_at)
-            self._asked_at, self._seen_until = now, max(seen_until, now + lasts_s)
+            self._busy_until = max(busy_until, now + lasts_s)
             return
-        self._seen_until = seen_until
+        self._busy_until = busy_until
         self._paced_s += reading_s
         self._idle[lane] = 0.0
-        self._last_at, self._last_s = now if self._quiet_at() <= now else max(now, self._free_at()), reading_s
+        self._last_at, self._last_s = now if self.is_quiet(now) else max(now, self._free_at()), reading_s
         if first_s > self.protection.ttft_slo_s:
             self._blocking.add(lane)
             self._blocked_at, self._blocked = now, (reading_s, first_s)
@@ -212,16 +228,16 @@ class PromptPaces:
         caps: Mapping[str, float],
         parts: Mapping[str, float],
         prior: ServicePrior,
+        comings: Comings,
     ) -> None:
         """Protect this from now on, with these caps by lane, tokens a second, and parts; what is unchanged goes on."""
         if protection is None:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:
-            self.pace = PrefillPace(protection, prior)
+            self.pace = PrefillPace(protection, prior, comings)
         self.is_on = protection is not None or bool(caps) or bool(parts)
         self._caps = _kept(self._caps, caps)
-        # A pace that protects leaves the paced lanes their part of the reading itself.
-        self._parts = _kept(self._parts, parts if protection is None else {})
+        self._parts = _kept(self._parts, parts)
 
     def opens_at(self, lane: str, *, contended: bool = False, quiet_by: float = inf) -> float:
         """Return when a prompt of this lane may be given; -inf where none is paced, or none was ever given."""

@@ -9,7 +9,7 @@ from millgate.core.events import EngineSeen
 from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
 from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, EngineGate
-from millgate.core.limits.prefill_pace import PromptPaces, Protection
+from millgate.core.limits.prefill_pace import Comings, PromptPaces, Protection
 from millgate.core.limits.signal import Signal
 from millgate.core.measure import Ewma
 from millgate.core.routing.least_work import CostFloor
@@ -226,10 +226,15 @@ class Engine:
         self._take(new)
 
     def paces_prompts(
-        self, protection: Protection | None, caps: Mapping[str, float], parts: Mapping[str, float], now: float
+        self,
+        protection: Protection | None,
+        caps: Mapping[str, float],
+        parts: Mapping[str, float],
+        comings: Comings,
+        now: float,
     ) -> None:
         """Pace prompts of the lanes that this protection names, and of those with a cap or a part, from now on."""
-        self.prompts.reconfigured(protection, caps, parts, self.settings.prior)
+        self.prompts.reconfigured(protection, caps, parts, self.settings.prior, comings)
         if protection is not None:
             self.signal = self.signal or Signal(now, self.settings.prior, self.settings.limit.tpot_share)
 

@@ -183,6 +183,20 @@ def test_a_slow_protected_lane_slows_prompts_and_not_its_own_limit() -> None:
     assert engine.prefill_share < 0.4
 
 
+def test_chat_with_one_model_does_not_space_the_long_prompts_of_another() -> None:
+    engines = tuple([EngineSettings(name, 16, prior=_PRIOR, models=(name,)) for name in ("small", "big")])
+    gate = gate_of(_CHAT, _LONG, engine=engines[0])
+    gate.reconfigure(Settings((_CHAT, _LONG), engines), 0.0)
+    for second in range(30):
+        chat = ask(gate, 100 + second, float(second), lane="chat", prompt_bytes=400, model="small")
+        assert isinstance(chat, Admit)
+        _serve(gate, 100 + second, float(second))
+        if second in {0, 15, 20, 25}:
+            long = ask(gate, second, float(second), lane="long", prompt_bytes=_BLOCKING, model="big")
+            assert isinstance(long, Admit), second
+            _serve(gate, second, second + 0.5)
+
+
 def test_tokens_of_the_night_do_not_lower_the_limit_of_the_day() -> None:
     """Batch jobs beside long prompts had slow tokens, which nobody was promised, and ran four at a time where there was room for 32."""
     limit = LimitSettings("slo_gradient", tpot_slo_s=0.05, start=16, minimum=2)

@@ -9,7 +9,7 @@ from millgate.core.governor.placement import Placement
 from millgate.core.instruments import Instruments
 from millgate.core.lanes import LaneShares
 from millgate.core.lifecycle import State
-from millgate.core.limits.prefill_pace import Comings, protection_of, reading_parts
+from millgate.core.limits.prefill_pace import protection_of, reading_parts
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import Settings
@@ -310,7 +310,6 @@ class Knowledge:
         self, settings: Settings, make_order: MakeOrder, instruments: Instruments, now: float
     ) -> None:
         self.make_order, self._instruments = make_order, instruments
-        self._comings = Comings()
         self.lanes = {lane.name: Lane(lane, make_order, instruments, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.classes = Classes(list(self.open_lanes.values()))
@@ -341,9 +340,9 @@ class Knowledge:
         self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
         self.classes = Classes(list(self.open_lanes.values()))
         self.engines.reconfigure(settings, now)
-        self._pace_prompts(now)
         before = self.engines.routes.pools
         self.engines.rerouted(now)
+        self._pace_prompts(now)
         for lane in lanes.values():
             self._requeue(lane, now)
         self._share_out(before)
@@ -355,10 +354,12 @@ class Knowledge:
         parts = reading_parts(lanes)
         caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
         for engine in self.engines.by_name.values():
-            engine.paces_prompts(protection, caps, parts, self._comings, now)
+            if not engine.retired:
+                comings = self.engines.routes.pool_of(engine).comings
+                engine.paces_prompts(protection, caps, parts, comings, now)
         paced = {name for name, _ in protection.paced} if protection is not None else set(self.lanes)
         for name, lane in self.lanes.items():
-            lane.is_protected(None if name in paced else self._comings)
+            lane.protected(yes=name not in paced)
 
     def _requeue(self, lane: Lane, now: float) -> None:
         queued = [self.attempts.by_number[each.attempt] for each in lane.closed()]

@@ -89,7 +89,7 @@ class PrefillCap:
 
 
 class Comings:
-    """When requests of the protected lanes come to any engine, or are refused: the last one, and how far apart they are."""
+    """When requests of the protected lanes come to a pool, admitted or not: the last one, and how far apart they are."""
 
     def __init__(self) -> None:
         self.last_at = -inf
@@ -111,7 +111,7 @@ class PrefillPace:
 
     def __init__(self, protection: Protection, prior: ServicePrior, comings: Comings) -> None:
         self.protection = protection
-        self._comings = comings
+        self.comings = comings
         self.share = max(_LEAST_SHARE, 1.0 - prior.tpot_base_s / (TARGET * protection.tpot_slo_s))
         self.least = _LEAST_SHARE
         self._last_at, self._last_s = -inf, 0.0
@@ -143,9 +143,9 @@ class PrefillPace:
 
         Requests that come at random are so far apart so seldom that no more of them are late than may be.
         """
-        apart_s, late = self._comings.apart.mean, self.protection.late_share
+        apart_s, late = self.comings.apart.mean, self.protection.late_share
         longest_s = apart_s * log((apart_s + self._blocked[1]) / (apart_s * late)) if apart_s else 0.0
-        return max(self._busy_until, self._comings.last_at) + max(WINDOW_S, longest_s)
+        return max(self._busy_until, self.comings.last_at) + max(WINDOW_S, longest_s)
 
     def is_quiet(self, now: float) -> bool:
         """Return whether nobody is there for whom prompts are paced."""
@@ -235,6 +235,8 @@ class PromptPaces:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:
             self.pace = PrefillPace(protection, prior, comings)
+        else:
+            self.pace.comings = comings
         self.is_on = protection is not None or bool(caps) or bool(parts)
         self._caps = _kept(self._caps, caps)
         self._parts = _kept(self._parts, parts)

@@ -23,7 +23,6 @@ from millgate.core.decisions import Cause, Classed, Ended
 from millgate.core.events import Arrived
 from millgate.core.instruments import Instruments
 from millgate.core.limits.gate import is_only_read
-from millgate.core.limits.prefill_pace import Comings
 from millgate.core.measure import WINDOW_S, Window
 from millgate.core.queues.base import Order, Queued
 from millgate.core.settings import MINUTE_S, LaneSettings
@@ -172,7 +171,7 @@ class Lane:
         self.queued = self.queued_tokens = self.queued_bytes = 0
         self._stays, self._queueing, self._serving = LittlesLaw(now), LittlesLaw(now), LittlesLaw(now)
         self.slo = instruments.of_lane(settings, now)
-        self._comings: Comings | None = None
+        self._is_protected = False
         self.arrived = 0
         self.admitted = 0
         self.hints_kept = self.hints_broken = 0
@@ -202,15 +201,15 @@ class Lane:
         self.queues.clear()
         return held
 
-    def is_protected(self, comings: Comings | None) -> None:
-        """Tell these of what arrives, as prompts of other lanes are paced for it."""
-        self._comings = comings
+    def protected(self, *, yes: bool) -> None:
+        """Take note of whether prompts of other lanes are paced for it."""
+        self._is_protected = yes
 
     def arrives(self, queue: LaneQueue, now: float) -> None:
         """Count an arrival that this queue is for."""
         self.arrived += 1
-        if self._comings is not None:
-            self._comings.came(now)
+        if self._is_protected:
+            queue.route.pool.comings.came(now)
         self.opens(queue)
 
     def admits(self, now: float) -> None:

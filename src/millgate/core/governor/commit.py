@@ -174,7 +174,9 @@ def _start(
     pool.capacity_forecast.rate_changed()
     if attempt.tried is None:
         _judge_hint(request, now, admitted=True)
-    if _finds_idle(request, now) and pool.appointments.is_as_expected(1.0):
+    # A newcomer finds a stream free while clients that were told to come later are away.
+    comes_now = not request.recognised and request.arrived_at == now
+    if comes_now and pool.appointments.open > 0 and pool.appointments.is_as_expected(1.0):
         per_s = pool.capacity_forecast.per_s()
         pool.overtaking.was_idle(pool.appointments.open / per_s, per_s)
     lane_queue.order.started(request, now)
@@ -220,11 +222,6 @@ def _place_session(
     if name is not None and name != attempt.session.key:
         working_sets.also_known(attempt.session, name, request.tenant)
     return attempt.session
-
-
-def _finds_idle(request: Request, now: float) -> bool:
-    """Return whether a newcomer finds a stream free while clients that were told to come later are away."""
-    return not request.recognised and request.arrived_at == now and request.route.pool.appointments.open > 0
 
 
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:

@@ -9,7 +9,7 @@ from millgate.core.governor.placement import Placement
 from millgate.core.instruments import Instruments
 from millgate.core.lanes import LaneShares
 from millgate.core.lifecycle import State
-from millgate.core.limits.prefill_pace import protection_of, reading_parts
+from millgate.core.limits.prefill_pace import paced_by
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import Settings
@@ -349,17 +349,12 @@ class Knowledge:
         self.engines.turned()
 
     def _pace_prompts(self, now: float) -> None:
-        lanes = [lane.settings for lane in self.open_lanes.values()]
-        protection = protection_of(lanes)
-        parts = reading_parts(lanes)
-        caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
+        paced = paced_by([lane.settings for lane in self.open_lanes.values()])
         for engine in self.engines.by_name.values():
             if not engine.retired:
-                comings = self.engines.routes.pool_of(engine).comings
-                engine.paces_prompts(protection, caps, parts, comings, now)
-        paced = {name for name, _ in protection.paced} if protection is not None else set(self.lanes)
+                engine.paces_prompts(paced, self.engines.routes.pool_of(engine).comings, now)
         for name, lane in self.lanes.items():
-            lane.protected(yes=name not in paced)
+            lane.protected(yes=paced.protection is not None and name not in dict(paced.protection.paced))
 
     def _requeue(self, lane: Lane, now: float) -> None:
         queued = [self.attempts.by_number[each.attempt] for each in lane.closed()]
@@ -380,14 +375,11 @@ class Knowledge:
             return
         for pool in self.engines.routes.pools:
             shares = LaneShares(lanes)
-            self._count_running(pool, shares)
+            for attempt in self.attempts.by_number.values():
+                engine, permit = attempt.engine, attempt.permit
+                if engine is not None and permit is not None and self.engines.routes.pool_of(engine) is pool:
+                    shares.entered(attempt.request.lane.settings.name, permit.streams)
             pool.shared_out(shares)
-
-    def _count_running(self, pool: Pool, shares: LaneShares) -> None:
-        for attempt in self.attempts.by_number.values():
-            engine, permit = attempt.engine, attempt.permit
-            if engine is not None and permit is not None and self.engines.routes.pool_of(engine) is pool:
-                shares.entered(attempt.request.lane.settings.name, permit.streams)
 
     def drains(self, by: float | None) -> None:
         """Take nothing more, and end by then what still runs; None gives it all the time that it takes."""

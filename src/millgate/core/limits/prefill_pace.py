@@ -70,10 +70,20 @@ def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
     return lane.tpot_slo_s, lane.ttft_slo_s, 1.0 - lane.tpot_share, 1.0 - lane.ttft_share
 
 
-def reading_parts(lanes: Sequence[LaneSettings]) -> dict[str, float]:
-    """Return the part of the reading that each lane which takes requests by size has by its share while others wait."""
+class Paced(NamedTuple):
+    """What is protected, the caps by lane, tokens a second, and each lane's part of the reading while others wait, by its share."""
+
+    protection: Protection | None
+    caps: Mapping[str, float]
+    parts: Mapping[str, float]
+
+
+def paced_by(lanes: Sequence[LaneSettings]) -> Paced:
+    """Return what these lanes ask for; a part is for those that take requests by size."""
+    caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
     whole = sum([lane.share for lane in lanes], 0.0)
-    return {lane.name: lane.share / whole for lane in lanes if lane.takes is not None and lane.share}
+    parts = {lane.name: lane.share / whole for lane in lanes if lane.takes is not None and lane.share}
+    return Paced(protection_of(lanes), caps, parts)
 
 
 class PrefillCap:
@@ -224,13 +234,12 @@ class PromptPaces:
 
     def reconfigured(
         self,
-        protection: Protection | None,
-        caps: Mapping[str, float],
-        parts: Mapping[str, float],
+        paced: "Paced",
         prior: ServicePrior,
         comings: Comings,
     ) -> None:
-        """Protect this from now on, with these caps by lane, tokens a second, and parts; what is unchanged goes on."""
+        """Protect this from now on, with these caps and parts; what is unchanged goes on."""
+        protection, caps, parts = paced
         if protection is None:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:

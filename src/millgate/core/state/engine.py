@@ -1,6 +1,5 @@
 """One engine: its gate, its learned speed, its gauges, and its permits, until it has let go of the clients that have left."""
 
-from collections.abc import Mapping
 from math import inf
 from typing import Final
 
@@ -9,7 +8,7 @@ from millgate.core.events import EngineSeen
 from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
 from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, EngineGate
-from millgate.core.limits.prefill_pace import Comings, PromptPaces, Protection
+from millgate.core.limits.prefill_pace import Comings, Paced, PromptPaces
 from millgate.core.limits.signal import Signal
 from millgate.core.measure import Ewma
 from millgate.core.routing.least_work import CostFloor
@@ -225,17 +224,10 @@ class Engine:
         self.gate.reconfigured(fresh.gate, new_limit=new.limit != old.limit, most_streams=new.max_inflight)
         self._take(new)
 
-    def paces_prompts(
-        self,
-        protection: Protection | None,
-        caps: Mapping[str, float],
-        parts: Mapping[str, float],
-        comings: Comings,
-        now: float,
-    ) -> None:
-        """Pace prompts of the lanes that this protection names, and of those with a cap or a part, from now on."""
-        self.prompts.reconfigured(protection, caps, parts, self.settings.prior, comings)
-        if protection is not None:
+    def paces_prompts(self, paced: Paced, comings: Comings, now: float) -> None:
+        """Pace prompts of the lanes that are to be paced from now on."""
+        self.prompts.reconfigured(paced, self.settings.prior, comings)
+        if paced.protection is not None:
             self.signal = self.signal or Signal(now, self.settings.prior, self.settings.limit.tpot_share)
 
     def given_prompt(self, lane: str, prompt_tokens: int, lasts_s: float, now: float) -> None:

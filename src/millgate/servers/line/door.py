@@ -99,7 +99,7 @@ class LineDoor:
         self._sweep = Sweep(self._watchlist.check)
         self._draining = False
         self._emptied = asyncio.Event()
-        self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
+        self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
         """Told the id that an engine gives its answer."""
 
     # ---- the owner's side
@@ -272,10 +272,6 @@ class LineDoor:
             return True
         self._guesses.failed(peer, now)
         return False
-
-
-def _unnoticed(_attempt: int, _upstream_id: bytes) -> None:
-    """Ignore it: no listener was given."""
 
 
 def _new_mark() -> int:

@@ -302,7 +302,7 @@ def test_a_form_is_read_in_the_time_of_its_bytes(make: Callable[[int], bytes]) -
 
 def lines_in_pieces(piece_bytes: int) -> Reading:
     def read(data: bytes) -> None:
-        intake = LineIntake(LineLimits(), ByteBudget(), 1 << 20)
+        intake = LineIntake(LineLimits(), ByteBudget().share("", ""), 1 << 20)
         for at in range(0, len(data), piece_bytes):
             intake.feed(data[at : at + piece_bytes])
             for _line in intake.turn():

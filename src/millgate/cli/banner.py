@@ -106,7 +106,8 @@ def _show_words(running: Running, stream: TextIO) -> None:
     def styled(style: str, text: str) -> str:
         return f"{style}{text}{_NORMAL}" if shows_styles else text
 
-    header, *rows = _table(running.choices, _columns(stream))
+    columns = os.get_terminal_size(stream.fileno()).columns or PLAIN_WIDTH  # some terminals say 0
+    header, *rows = _table(running.choices, columns)
     lines = [
         f"{styled(_BOLD, version_line())} lets in what the engine can finish in time",
         *_addresses(running),
@@ -118,11 +119,6 @@ def _show_words(running: Running, stream: TextIO) -> None:
         *(f"  {line}" for line in _hints(running)),
     ]
     stream.write("\n".join(lines) + "\n")
-
-
-def _columns(stream: TextIO) -> int:
-    """Return how wide the terminal is; some say 0."""
-    return os.get_terminal_size(stream.fileno()).columns or PLAIN_WIDTH
 
 
 def _addresses(running: Running) -> Iterator[str]:

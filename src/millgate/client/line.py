@@ -227,7 +227,8 @@ class _Upload:
             if reply.status is Status.ABORT:
                 raise AbortedError(reply.need, reply.message, reply.request_id)
             if reply.status is Status.NEED:
-                raise LineError(f"the server does not take what was sent: {reply.need}")
+                words = ": ".join(filter(None, (reply.need, reply.message)))
+                raise LineError(f"the server does not take what was sent: {words}")
             if reply.job == self._job.name:
                 return reply
             if reply.status is Status.YIELD:

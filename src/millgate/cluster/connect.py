@@ -110,17 +110,14 @@ def connect(address: RedisAddress, timeout_s: float) -> RedisClient:
         # One repetition: after MOVED, to the node that has the slot now.
         return RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **options)
     if address.kind == "sentinel":
+        # They have users of their own, and none here.
+        shared = {name: value for name, value in options.items() if name not in {"username", "password"}}
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
-            address.hosts, sentinel_kwargs={**_of_sentinel(options), "retry": once}, **options
+            address.hosts, sentinel_kwargs={**shared, "retry": once}, **options
         )
         return _ByName(sentinel, sentinel.master_for(address.service, retry=once))
     host, port = address.hosts[0]
     return Redis(host=host, port=port, db=address.database, retry=once, **options)
-
-
-def _of_sentinel(options: dict[str, Any]) -> dict[str, Any]:
-    """Return what holds for Sentinels, too: they have users of their own, and none here."""
-    return {name: value for name, value in options.items() if name not in {"username", "password"}}
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:

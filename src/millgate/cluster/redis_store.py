@@ -196,7 +196,8 @@ async def _within(timeout_s: float, work: Coroutine[Any, Any, list[Any]]) -> lis
     that meets one of those may be lost, or outlive the call. Either would end the renewals of this replica.
     """
     call = asyncio.ensure_future(work)
-    call.add_done_callback(_ends_unseen)
+    # Its end is looked at, so that the loop reports none that was given up.
+    call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         await asyncio.wait((call,), timeout=timeout_s)
     finally:
@@ -205,12 +206,6 @@ async def _within(timeout_s: float, work: Coroutine[Any, Any, list[Any]]) -> lis
     if is_late or call.cancelled():
         raise TimeoutError
     return call.result()
-
-
-def _ends_unseen(call: "asyncio.Future[list[Any]]") -> None:
-    """Look at how a call ended, so that the loop reports none that was given up."""
-    if not call.cancelled():
-        call.exception()
 
 
 def _fields(holding: Holding) -> Iterable[str | float]:

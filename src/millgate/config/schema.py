@@ -332,8 +332,8 @@ class LimitsConfig(Section):
     byte_budget: Size = Field(
         default=256_000_000,
         ge=1024**2,
-        description="Most bytes of bodies being received and kept, over all clients; one tenant has at most half of "
-        "them, one peer three quarters.",
+        description="Most bytes of bodies being received and kept, over all clients; one tenant, and one "
+        "address at the line door, has at most half of them, one peer and the line door three quarters.",
     )
     header_deadline: Duration = Field(
         default=10.0, gt=0, le=HOUR_S, description="Time to send a request head."

@@ -4,7 +4,7 @@ Both sides use this page: the door reads requests and writes replies, the client
 Reading follows the rules of the JSON decoder that the protocol was published with (Go's). Key names match without
 case, unknown keys are ignored, the last duplicate wins, null leaves a field as it was, and a number of the wrong
 kind spoils the line. Some fields are ours and optional: `token` in a request, `want_result` and `session` in a manifest, and
-`message` and `request_id` in a reply that aborts a job.
+`message` and `request_id` in a reply that aborts a job, `message` also where a manifest is too large.
 """
 
 import json

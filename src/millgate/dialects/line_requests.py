@@ -40,16 +40,19 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False
     want_result: bool = False
     session: str = ""
 
-    def is_valid(self, most_bytes: int) -> bool:
-        """Whether it can be taken: named, plain, not empty, and at most `most_bytes` large."""
+    @property
+    def most_bytes(self) -> int:
+        """What can come at most, by all that it says about the size."""
+        return min(self.total_bytes, self.chunk_bytes * self.chunks)
+
+    def is_valid(self) -> bool:
+        """Whether it can be taken, if there is room for its size: named, plain, not empty."""
         plain = self.content_encoding in {"", "identity"} and self.cipher in {"", "none"}
         sized = min(self.total_bytes, self.chunk_bytes, self.chunks) > 0
         named = 0 < len(self.payload_id) <= MOST_NAME
         # Kept as long as the job is, so bounded as its name is.
         named &= max(len(self.content_type), len(self.sha256), len(self.session)) <= MOST_NAME
-        return (
-            named and plain and sized and min(self.total_bytes, self.chunk_bytes * self.chunks) <= most_bytes
-        )
+        return named and plain and sized
 
 
 class LineChunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):

@@ -146,11 +146,6 @@ def _histogram(records: Sequence[Histogram]) -> Histogram:
     return Histogram(records[0].bounds, counts, sum(each.total for each in records))
 
 
-def _worst(records: Sequence[Banner]) -> Banner:
-    """Return the sentence of the process that is worst off."""
-    return max(records, key=lambda each: _LEVELS.index(each.level))
-
-
 def _degraded(values: Sequence[Any], records: Sequence[Any]) -> Any:
     """Return the value of a replica whose lease is not in order, if there is one."""
     return next((value for value, each in zip(values, records, strict=True) if each.is_degraded), values[0])
@@ -158,7 +153,8 @@ def _degraded(values: Sequence[Any], records: Sequence[Any]) -> Any:
 
 _WHOLE: Final[Mapping[type, Callable[[Sequence[Any]], Any]]] = {
     Histogram: _histogram,
-    Banner: _worst,
+    # The sentence of the process that is worst off.
+    Banner: lambda records: max(records, key=lambda each: _LEVELS.index(each.level)),
     Alarm: lambda records: records[0],
 }
 

@@ -77,15 +77,11 @@ def _endless_queue(settings: Settings) -> DecidingCore:
     return build_governor(replace(settings, lanes=lanes), 0.0)
 
 
-def _plain_queue(settings: Settings) -> DecidingCore:
-    """The endless queue of a router that knows neither prefixes nor sessions."""
-    return WithoutPrefixes(_endless_queue(settings))
-
-
 POLICIES: Mapping[str, Callable[[Settings], DecidingCore]] = MappingProxyType(
     {
         "no gate": OpenDoor,
-        "plain queue": _plain_queue,
+        # Of a router that knows neither prefixes nor sessions.
+        "plain queue": lambda settings: WithoutPrefixes(_endless_queue(settings)),
         "endless queue": _endless_queue,
         "cap and yield": _cap_and_yield,
         "gate": lambda settings: build_governor(settings, 0.0),

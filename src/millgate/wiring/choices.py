@@ -8,15 +8,12 @@ from millgate.core.queues.ranked import ArrivalOrder, DeadlineOrder
 from millgate.core.queues.short_first import BoundedShortFirstOrder, ShortFirstOrder
 from millgate.core.settings import LaneSettings
 
-
-def _short_first(max_overtakes: int | None) -> Order:
-    return ShortFirstOrder() if max_overtakes is None else BoundedShortFirstOrder(max_overtakes)
-
-
 ORDERS: Mapping[str, Callable[[LaneSettings], Order]] = MappingProxyType(
     {
         "arrival": lambda _: ArrivalOrder(),
         "deadline": lambda _: DeadlineOrder(),
-        "short_first": lambda lane: _short_first(lane.max_overtakes),
+        "short_first": lambda lane: (
+            ShortFirstOrder() if lane.max_overtakes is None else BoundedShortFirstOrder(lane.max_overtakes)
+        ),
     }
 )

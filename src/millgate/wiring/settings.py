@@ -7,7 +7,6 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from millgate.config.doors import LineConfig
 from millgate.config.lanes import LaneConfig
 from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
@@ -85,7 +84,9 @@ def build_settings(
         reasons.append(_lane_choice(lane, config.lanes[0], places, index))
     lanes = tuple(_lane(lane, config.lanes[0]) for lane in config.lanes)
     if config.line is not None and all(lane.name != LINE_LANE for lane in lanes):
-        lanes += (_line_lane(config.line),)
+        # Each attempt has its own deadline, and it queues only clients that are due.
+        each, by_s = DeadlineFrom.ATTEMPT, config.line.deadline
+        lanes += (LaneSettings(name=LINE_LANE, ttft_slo_s=by_s, deadline_s=by_s, deadline_from=each),)
     whole = Settings(
         lanes=lanes,
         engines=tuple(engines),
@@ -217,13 +218,6 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, ValueO
     except ValueError as error:
         path = ("engines", index, "profile")
         raise ConfigError(Problem(places.get(path), path, str(error).removeprefix("profile: "))) from None
-
-
-def _line_lane(line: LineConfig) -> LaneSettings:
-    """Return the lane of the line door: each attempt has its own deadline, and it queues only clients that are due."""
-    return LaneSettings(
-        name=LINE_LANE, ttft_slo_s=line.deadline, deadline_s=line.deadline, deadline_from=DeadlineFrom.ATTEMPT
-    )
 
 
 def _lane(lane: LaneConfig, first: LaneConfig) -> LaneSettings:

@@ -16,6 +16,7 @@ _PROMPT = 16_000
 _PRIOR = ServicePrior(0.0, 0.0001, 0.023875, 0.0, certain=True)
 _EVERY_S = 0.8
 _FIXED = LimitSettings()
+_ENGINE = EngineSettings("engine", 16, prior=_PRIOR)
 
 
 def _gate(*, limit: LimitSettings = _FIXED, long: LaneSettings = _LONG) -> Governor:
@@ -65,6 +66,85 @@ def test_the_next_of_the_line_is_let_in_on_time_when_the_first_has_left_it() -> 
     assert let_in.attempt == 2
 
 
+def test_a_paced_lane_that_another_paced_lane_overtakes_is_looked_at_again() -> None:
+    """Two hundred batch jobs waited for good before idle engines: when their time came a long prompt had just moved it."""
+    gate = gate_of(_CHAT, _LONG, LaneSettings("bulk", ttft_slo_s=600.0, deadline_s=600.0), engine=_ENGINE)
+    _long(gate, 0, 0.0)
+    waiting = {1: "long"} | dict.fromkeys(range(2, 10), "bulk")
+    for attempt, lane in waiting.items():
+        assert isinstance(ask(gate, attempt, 0.01, lane=lane, prompt_bytes=1_600), Queue)
+    admitted = []
+    while (wake := gate.next_wake()) is not None and wake < 60.0:
+        admitted += [each.attempt for each in gate.handle(Tick(), wake) if isinstance(each, Admit)]
+    assert sorted(admitted) == list(waiting)
+
+
+# 20,000 tokens are read in 2 s and keep first tokens waiting for a second more than is promised: one in 40 s.
+_BLOCKING = 80_000
+
+
+def _chats(gate: Governor, attempt: int, now: float) -> None:
+    """Serve a short chat."""
+    assert isinstance(ask(gate, attempt, now, lane="chat", prompt_bytes=400), Admit)
+    _serve(gate, attempt, now)
+
+
+def _serve(gate: Governor, attempt: int, now: float) -> None:
+    gate.handle(FirstToken(attempt), now)
+    gate.handle(Finished(attempt, 100, 2), now)
+    gate.handle(Released(attempt), now)
+
+
+def test_short_jobs_do_not_wait_for_the_distance_that_long_prompts_keep() -> None:
+    """Beside chat and one prompt of 100,000 tokens in five minutes, two hundred batch jobs waited for five minutes."""
+    gate = gate_of(_CHAT, _LONG, LaneSettings("bulk", ttft_slo_s=600.0, deadline_s=600.0), engine=_ENGINE)
+    _chats(gate, 100, 0.0)
+    assert isinstance(ask(gate, 0, 0.0, lane="long", prompt_bytes=_BLOCKING), Admit)
+    job, long = (
+        ask(gate, 1, 0.0, lane="bulk", prompt_bytes=1_600),
+        ask(gate, 2, 0.0, lane="long", prompt_bytes=_BLOCKING),
+    )
+    assert isinstance(job, Queue)
+    assert isinstance(long, Queue)
+    assert (job.expected_wait_s, long.expected_wait_s) == pytest.approx((4.0, 40.0))
+    _serve(gate, 0, 2.0)
+    admitted: dict[int, float] = {}
+    chats = 101
+    for tenth in range(21, 405):
+        now = tenth / 10
+        if tenth % 20 == 5:
+            _chats(gate, chats, now)
+            chats += 1
+        admitted |= {each.attempt: now for each in gate.handle(Tick(), now) if isinstance(each, Admit)}
+    assert list(admitted) == [1, 2]
+    assert admitted[1] <= 4.0
+    assert admitted[2] == pytest.approx(40.0, abs=0.2)
+
+
+def test_when_the_protected_lane_has_gone_home_long_prompts_are_read_one_after_the_other() -> None:
+    """An engine read one long prompt in five minutes all night, for the sake of a chat lane in which there was nobody."""
+    gate = _gate(long=LaneSettings("long", ttft_slo_s=600.0, deadline_s=600.0))
+    for second in range(20):
+        _chats(gate, 100 + second, float(second))
+    running, served = {0}, []
+    for attempt in range(5):
+        ask(gate, attempt, 20.0, lane="long", prompt_bytes=_BLOCKING)
+    for tenth in range(201, 600):
+        now = tenth / 10
+        running |= {each.attempt for each in gate.handle(Tick(), now) if isinstance(each, Admit)}
+        for attempt in [each for each in running if tenth % 20 == 0]:
+            running.discard(attempt)
+            served.append(now)
+            _serve(gate, attempt, now)
+    assert served[0] == 22.0
+    assert 29.0 <= served[1] <= 34.0, "quiet for ten seconds"
+    assert served[-1] - served[1] <= 4 * 2.5
+    assert isinstance(ask(gate, 200, 60.0, lane="chat"), Admit)
+    held = [ask(gate, attempt, 60.0, lane="long", prompt_bytes=_BLOCKING) for attempt in (10, 11)]
+    assert isinstance(held[1], Queue)
+    assert held[1].expected_wait_s > 5.0, "the first of the morning is protected again"
+
+
 def test_a_line_of_long_prompts_keeps_no_chat_waiting() -> None:
     gate = _gate()
     for attempt in range(8):
@@ -101,6 +181,38 @@ def test_a_slow_protected_lane_slows_prompts_and_not_its_own_limit() -> None:
     assert engine.limit == 16
     assert engine.prefill_share is not None
     assert engine.prefill_share < 0.4
+
+
+def test_chat_with_one_model_does_not_space_the_long_prompts_of_another() -> None:
+    engines = tuple([EngineSettings(name, 16, prior=_PRIOR, models=(name,)) for name in ("small", "big")])
+    gate = gate_of(_CHAT, _LONG, engine=engines[0])
+    gate.reconfigure(Settings((_CHAT, _LONG), engines), 0.0)
+    for second in range(30):
+        chat = ask(gate, 100 + second, float(second), lane="chat", prompt_bytes=400, model="small")
+        assert isinstance(chat, Admit)
+        _serve(gate, 100 + second, float(second))
+        if second in {0, 15, 20, 25}:
+            long = ask(gate, second, float(second), lane="long", prompt_bytes=_BLOCKING, model="big")
+            assert isinstance(long, Admit), second
+            _serve(gate, second, second + 0.5)
+
+
+def test_tokens_of_the_night_do_not_lower_the_limit_of_the_day() -> None:
+    """Batch jobs beside long prompts had slow tokens, which nobody was promised, and ran four at a time where there was room for 32."""
+    limit = LimitSettings("slo_gradient", tpot_slo_s=0.05, start=16, minimum=2)
+    gate = _gate(limit=limit)
+    _chats(gate, 1_000, 0.0)
+    for second in range(15, 40):
+        now, first = float(second), 10 * second
+        for attempt in range(first, first + 8):
+            ask(gate, attempt, now, lane="long", prompt_bytes=400)
+            gate.handle(FirstToken(attempt), now + 0.1)
+        for attempt in range(first, first + 8):
+            gate.handle(Finished(attempt, 100, 7), now + 0.9)
+            gate.handle(Released(attempt), now + 0.9)
+        gate.handle(EngineProgress("engine", ()), now + 0.95)
+    (engine,) = gate.snapshot(40.0).engines
+    assert engine.limit == 16
 
 
 def test_a_cap_of_prompt_tokens_holds_without_any_promise_and_only_in_its_lane() -> None:

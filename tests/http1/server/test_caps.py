@@ -200,6 +200,22 @@ def test_what_a_share_holds_counts_in_the_whole_and_the_other_way_round() -> Non
     assert budget.held_bytes == 0
 
 
+def test_a_piece_is_taken_if_its_rest_could_follow_when_what_is_whole_has_gone() -> None:
+    budget = ByteBudget(1000)
+    share = budget.share("a", "10.0.0.1")
+    assert share.most_bytes == 500
+    assert budget.share("", "10.0.0.1").most_bytes == 750
+    assert share.reserve(300)
+    assert not share.reserve(100, 101)
+    share.settle(300)
+    assert share.reserve(100, 101)
+    assert share.reserve(100)
+    assert not share.reserve(1), "whole or not, it is here"
+    share.settle(-300)
+    share.release(500)
+    assert (budget.held_bytes, budget.tenants, budget.peers, budget.whole) == (0, {}, {}, {})
+
+
 def test_a_budget_refuses_a_negative_limit() -> None:
     with pytest.raises(ValueError, match="limit_bytes is -1"):
         ByteBudget(-1)

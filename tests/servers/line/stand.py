@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from millgate.dialects.line import Fault, LineReply, Need, OutcomeReason, read_reply
-from millgate.http1.server.budget import ByteBudget
+from millgate.http1.server.budget import ByteBudget, Share
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import (
     Ask,
@@ -72,15 +72,20 @@ class Stand:
     """One session and what it wished for, sorted."""
 
     def __init__(
-        self, limits: LineLimits | None = None, budget_bytes: int = 1 << 20, token: str | None = None
+        self,
+        limits: LineLimits | None = None,
+        budget_bytes: int = 1 << 20,
+        token: str | None = None,
+        share: Share | None = None,
     ) -> None:
         self.now = 0.0
         self.budget = ByteBudget(budget_bytes)
         self.readings = Readings(0, 4, 0, 0)
         marks = count(1)
         trusts = None if token is None else token.__eq__
+        self.share = share = share or self.budget.share("", "")
         self.session = Session(
-            limits or LineLimits(), lambda: self.readings, self.budget, lambda: next(marks), 0.0, trusts
+            limits or LineLimits(), lambda: self.readings, share, share, lambda: next(marks), 0.0, trusts
         )
         self.replies: list[LineReply] = []
         self.asks: list[Ask] = []
@@ -92,7 +97,7 @@ class Stand:
         """SendBytes bytes and return the replies to them, in as many turns as it takes."""
         said = self.take(self.session.receive(data, self.now))
         while self.session.pending:
-            said += self.take(self.session.go_on(self.now))
+            said += self.take(self.session.receive(b"", self.now))
         return said
 
     def tick(self, at: float) -> list[LineReply]:
@@ -108,7 +113,7 @@ class Stand:
         """Execute a job."""
         answer = None
         if result is not None:
-            answer = Buffer(self.budget)
+            answer = Buffer(self.share)
             assert answer.append(result)
         return self.take(self.session.done(job, 7, answer, "application/json", self.now))
 

@@ -160,12 +160,13 @@ def test_a_line_of_receipts_is_refused_as_quickly_as_any_other_list() -> None:
 
 def test_lines_are_taken_in_turns() -> None:
     limits = LineLimits()
-    session = Session(limits, lambda: Readings(0, 4, 0, 0), ByteBudget(), lambda: 1, 0.0)
+    share = ByteBudget().share("", "")
+    session = Session(limits, lambda: Readings(0, 4, 0, 0), share, share, lambda: 1, 0.0)
     first = list(session.receive(b"x\n" * 1000, 0.0))
     assert (len(first), session.pending) == (limits.turn_lines, True)
     rest = 0
     while session.pending:
-        rest += len(list(session.go_on(0.0)))
+        rest += len(list(session.receive(b"", 0.0)))
     assert len(first) + rest == 1000
     assert list(session.receive(b"\n" * 1000, 0.0)) == []
     assert session.pending, "lines without a word are lines"

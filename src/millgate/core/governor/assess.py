@@ -356,7 +356,10 @@ def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:
     ways, arrival = request.route.ways(), request.arrival
     most = max(min(each.settings.max_inflight for each in way) for way in ways)
     if min(each.gate.streams_of(arrival) for way in ways for each in way) <= most:
-        bound = largest_prompt(ways)
+        # The largest KV limit, of engines that have a prompt together the smaller one.
+        bound = max(
+            min((each.gate.kv_limit for each in way if each.gate.kv_limit), default=0) for way in ways
+        )
         return _refused(knowledge, request, now, Reason.TOO_LARGE, request.prompt_tokens, bound)
     decision = refusal(knowledge.totals, request, Reason.TOO_LARGE, now, arrival.answers, most)
     return Plan(request, decision._replace(counted=Counted.STREAMS))
@@ -386,11 +389,6 @@ def _beyond_accounts(request: Request) -> tuple[float, float] | None:
         if engine.provider is None or (beyond := engine.provider.account.beyond(*request.sizes())) is None:
             return None
     return beyond
-
-
-def largest_prompt(ways: list[tuple[Engine, ...]]) -> int:
-    """Return the tokens that a prompt must stay below: the largest KV limit, of engines that have it together the smaller one."""
-    return max(min((each.gate.kv_limit for each in way if each.gate.kv_limit), default=0) for way in ways)
 
 
 def _wait_allowed_s(request: Request) -> float | None:

@@ -70,7 +70,7 @@ def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now
     pool, record = request.route.pool, request.age.record
     unknown_retry = 0 if request.recognised else request.arrival.retry_count or 0
     totals.arrived(now, unknown_retry, None if record is None else record.known_from - SOONEST_RETURN_S)
-    request.lane.arrives(request.queue)
+    request.lane.arrives(request.queue, now)
     if request.is_retry:
         early = record is not None and record.is_early(now)
         totals.returned(
@@ -174,7 +174,9 @@ def _start(
     pool.capacity_forecast.rate_changed()
     if attempt.tried is None:
         _judge_hint(request, now, admitted=True)
-    if _finds_idle(request, now) and pool.appointments.is_as_expected(1.0):
+    # A newcomer finds a stream free while clients that were told to come later are away.
+    comes_now = not request.recognised and request.arrived_at == now
+    if comes_now and pool.appointments.open > 0 and pool.appointments.is_as_expected(1.0):
         per_s = pool.capacity_forecast.per_s()
         pool.overtaking.was_idle(pool.appointments.open / per_s, per_s)
     lane_queue.order.started(request, now)
@@ -185,7 +187,7 @@ def _start(
         engine.provider.started(request.attempt, request.sizes(), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
-    engine.given_prompt(lane.settings.name, attempt.unread_tokens, now)
+    engine.given_prompt(lane.settings.name, attempt.unread_tokens, engine.foreseen_s(permit), now)
     attempts.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
         engine.drain.became_full(now, gate.streams)
@@ -220,11 +222,6 @@ def _place_session(
     if name is not None and name != attempt.session.key:
         working_sets.also_known(attempt.session, name, request.tenant)
     return attempt.session
-
-
-def _finds_idle(request: Request, now: float) -> bool:
-    """Return whether a newcomer finds a stream free while clients that were told to come later are away."""
-    return not request.recognised and request.arrived_at == now and request.route.pool.appointments.open > 0
 
 
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:

@@ -250,15 +250,16 @@ class Governor:
         knowledge = self._knowledge
         decisions: list[Decision] = []
         opened = knowledge.engines.legs.took_room()
-        while (number := knowledge.attempts.wakes.pop(now)) is not None:
-            attempt = knowledge.attempts.by_number.get(number)
-            if attempt is not None:
-                opened = self._fall_due(attempt, decisions, now) or opened
+        woken: list[Attempt] = []
+        for attempt in knowledge.attempts.due(now):
+            opened = self._fall_due(attempt, decisions, now) or opened
+            woken.append(attempt)
         if knowledge.drain_by is not None and now >= knowledge.drain_by:
             knowledge.grace_over()
             decisions += endings.cancel_running(knowledge.attempts, knowledge.totals, now)
         if opened:
             decisions += dispatch(knowledge, now)
+        knowledge.attempts.look_again(woken, now)
         return tuple(decisions)
 
     def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:

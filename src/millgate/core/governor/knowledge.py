@@ -8,7 +8,8 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.placement import Placement
 from millgate.core.instruments import Instruments
 from millgate.core.lanes import LaneShares
-from millgate.core.limits.prefill_pace import protection_of, reading_parts
+from millgate.core.lifecycle import State
+from millgate.core.limits.prefill_pace import paced_by
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import Settings
@@ -275,6 +276,18 @@ class Attempts:
         if head is not None and isfinite(opens_at := queue.paced_until()):
             self.wake_at(opens_at, head.attempt)
 
+    def due(self, now: float) -> Iterator[Attempt]:
+        """Yield the attempts that are to be looked at by now."""
+        while (number := self.wakes.pop(now)) is not None:
+            if (attempt := self.by_number.get(number)) is not None:
+                yield attempt
+
+    def look_again(self, looked_at: Sequence[Attempt], now: float) -> None:
+        """Wake those that still wait for their pace: a prompt of another lane has moved it, and nothing else would look."""
+        for attempt in looked_at:
+            if attempt.state is State.QUEUED and attempt.request.queue.paced_until() > now:
+                self.wake_for_pace(attempt.request.queue)
+
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""
         self.wakes.add(at, attempt, self.by_number)
@@ -327,21 +340,21 @@ class Knowledge:
         self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
         self.classes = Classes(list(self.open_lanes.values()))
         self.engines.reconfigure(settings, now)
-        self._pace_prompts(now)
         before = self.engines.routes.pools
         self.engines.rerouted(now)
+        self._pace_prompts(now)
         for lane in lanes.values():
             self._requeue(lane, now)
         self._share_out(before)
         self.engines.turned()
 
     def _pace_prompts(self, now: float) -> None:
-        lanes = [lane.settings for lane in self.open_lanes.values()]
-        protection = protection_of(lanes)
-        parts = reading_parts(lanes)
-        caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
+        paced = paced_by([lane.settings for lane in self.open_lanes.values()])
         for engine in self.engines.by_name.values():
-            engine.paces_prompts(protection, caps, parts, now)
+            if not engine.retired:
+                engine.paces_prompts(paced, self.engines.routes.pool_of(engine).comings, now)
+        for name, lane in self.lanes.items():
+            lane.protected(yes=paced.protection is not None and name not in dict(paced.protection.paced))
 
     def _requeue(self, lane: Lane, now: float) -> None:
         queued = [self.attempts.by_number[each.attempt] for each in lane.closed()]
@@ -362,14 +375,11 @@ class Knowledge:
             return
         for pool in self.engines.routes.pools:
             shares = LaneShares(lanes)
-            self._count_running(pool, shares)
+            for attempt in self.attempts.by_number.values():
+                engine, permit = attempt.engine, attempt.permit
+                if engine is not None and permit is not None and self.engines.routes.pool_of(engine) is pool:
+                    shares.entered(attempt.request.lane.settings.name, permit.streams)
             pool.shared_out(shares)
-
-    def _count_running(self, pool: Pool, shares: LaneShares) -> None:
-        for attempt in self.attempts.by_number.values():
-            engine, permit = attempt.engine, attempt.permit
-            if engine is not None and permit is not None and self.engines.routes.pool_of(engine) is pool:
-                shares.entered(attempt.request.lane.settings.name, permit.streams)
 
     def drains(self, by: float | None) -> None:
         """Take nothing more, and end by then what still runs; None gives it all the time that it takes."""

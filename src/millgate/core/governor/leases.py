@@ -13,7 +13,6 @@ from millgate.core.measure import UPPER_SHARE, WINDOW_S
 from millgate.core.quotas.bucket import PARTS, Bucket, Sizes
 from millgate.core.settings import QuotaLimit
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
-from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Pool
 from millgate.core.tickets import TOLERANCE_S
@@ -138,7 +137,8 @@ class _Line:
         engines = max(1, sum([engine.up for engine in pool.engines], 0))
         self.permits = (pool.queued_count or min(1, pool.appointments.open)) / engines
         self.queued_tokens = pool.queued_prompt_tokens / engines
-        self.heads = [*_heads(knowledge, pool)]
+        heads = [queue.order.head() for queue in pool.queues]
+        self.heads = [knowledge.attempts.by_number[each.attempt].request for each in heads if each]
         self.waits_s = max([now - head.first_seen for head in self.heads], default=0.0)
 
 
@@ -151,13 +151,6 @@ class _Meter(NamedTuple):
     waiting: float
     least: float
     of_stream: float | None
-
-
-def _heads(knowledge: Knowledge, pool: Pool) -> Iterator[Request]:
-    for queue in pool.queues:
-        head = queue.order.head()
-        if head is not None:
-            yield knowledge.attempts.by_number[head.attempt].request
 
 
 def _of_engine(engine: Engine, line: _Line, now: float) -> Iterator[SharedNumber]:

@@ -24,7 +24,7 @@ def begin(engines: Engines, attempt: Attempt, permit: Permit, leg: Leg, now: flo
     ahead, ttft_s = reader.unread_tokens(now), reader.expected_ttft_s(unread_tokens, now)
     own = Permit(request.attempt, attempt.serial, leg.streams, leg.streams, now, ahead, ttft_s, leg.streams)
     reader.starts(own, leg, unread_tokens, 1, now, only_read=False)
-    reader.given_prompt(request.lane.settings.name, unread_tokens, now)
+    reader.given_prompt(request.lane.settings.name, unread_tokens, ttft_s, now)
     if request.marks:
         engines.prefixes.placed(reader.number, request.marks, request.prompt_tokens)
     permit.is_away()

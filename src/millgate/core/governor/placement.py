@@ -385,12 +385,8 @@ def candidates(
         (each is not taken, placement.candidate(each, request, _NOTHING, turns, now))
         for each in request.route.up
     ]
-    every.sort(key=_taken_then_cost)
+    every.sort(key=lambda each: (each[0], each[1].cost_s))
     return tuple([each for _, each in every[: MOST_HOLDERS + 1]])
-
-
-def _taken_then_cost(candidate: tuple[bool, Candidate]) -> tuple[bool, float]:
-    return candidate[0], candidate[1].cost_s
 
 
 def _unread_of(candidate: Candidate) -> int:

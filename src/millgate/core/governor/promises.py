@@ -122,8 +122,8 @@ def paced_wait_s(request: Request, ahead: float, now: float) -> float:
         return 0.0
     contended, each_s, least_s = request.queue.is_contended(), ahead / len(engines), inf
     for engine in engines:
-        apart_s = engine.spacing_s(lane, request.unread_tokens, contended=contended)
-        opens_at = engine.prompts.opens_at(lane, contended=contended)
+        apart_s = engine.spacing_s(lane, request.unread_tokens, now, contended=contended)
+        opens_at = engine.prompts.opens_at(lane, contended=contended, quiet_by=now)
         least_s = min(least_s, max(0.0, opens_at - now) + each_s * apart_s)
     return least_s
 
@@ -258,7 +258,8 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
         work_s += queued * queued_s
         # Queued requests are there: what counts by `share` is divided by it first.
         first = (array("I", (as_parts(queued_s / share),)) * min(queued, LISTED) + first)[:LISTED]
-    measured = _is_measured(request)
+    # An unmeasured spread never lengthens a hint.
+    measured = all(each.provider is None and each.drain.spread_is_measured for each in request.route.up)
     late_s = capacity_forecast.upper_everywhere_s(place, elsewhere_s) if measured else 0.0
     if not request.recognised and queues_newcomers(request.lane):
         late_s *= _SURER
@@ -334,11 +335,6 @@ def queues_newcomers(lane: Lane) -> bool:
     return settings.max_queue != 0 and settings.max_wait_s != 0.0
 
 
-def _is_measured(request: Request) -> bool:
-    """Return whether its engines' spread is measured: an unmeasured spread never lengthens a hint."""
-    return all(engine.provider is None and engine.drain.spread_is_measured for engine in request.route.up)
-
-
 def _aim_s(expected_s: float, late_s: float) -> float:
     """Return when to come back for a permit expected then, which nine times in ten comes at most `late_s` later.
 
@@ -383,7 +379,9 @@ def refusal(
     hint_s, by_s = promise(totals, request, now)
     hint_s = max(hint_s, min(not_before_s, LONGEST_HINT_S))
     in_time = _is_in_time(request, hint_s, by_s, now) or _begins_anew_at(request, hint_s, now)
-    if reason is Reason.TOO_LATE and _never_in_time(request):
+    # Its prompt alone may take longer to read than it may wait in all, whenever it comes.
+    waits_s = max(request.deadline - request.arrived_at, _span_s(request))
+    if reason is Reason.TOO_LATE and request.reading_s() > waits_s:
         in_time = False
     return make_yield(
         request.attempt,
@@ -430,13 +428,6 @@ def _without_promise(
         bound=bound,
         first_seen=request.first_seen,
         classed=request.classed,
-    )
-
-
-def _never_in_time(request: Request) -> bool:
-    """Return whether its prompt alone takes longer to read than it may wait in all, whenever it comes."""
-    return request.arrived_at + request.reading_s() > max(
-        request.deadline, request.arrived_at + _span_s(request)
     )
 
 

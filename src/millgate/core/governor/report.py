@@ -182,7 +182,8 @@ def _expected_wait_s(routes: Routes, lane: Lane, now: float) -> float:
     for route in routes.every:
         queue = lane.queues.get(route)
         queued = 0 if queue is None else len(queue.order)
-        if route.up and (queued or _is_full(route.up)):
+        free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)
+        if route.up and (queued or free <= 0):
             waits.append(route.pool.capacity_forecast.wait_s(queued + 1, now))
     return max(waits, default=0.0)
 
@@ -190,10 +191,6 @@ def _expected_wait_s(routes: Routes, lane: Lane, now: float) -> float:
 def _headroom(pools: Sequence[Pool], lane: Lane) -> int:
     name = lane.settings.name
     return sum([pool.shares.headroom(name, limit_of(pool)) for pool in pools if pool.shares is not None])
-
-
-def _is_full(engines: Sequence[Engine]) -> bool:
-    return sum([engine.gate.streams for engine in engines]) >= sum([engine.limit for engine in engines], 0)
 
 
 def _engine(engine: Engine, adapter_loads: int, now: float) -> EngineSnapshot:

@@ -21,21 +21,12 @@ def ahead_of(request: Request, now: float) -> int:
     own = request.queue.order.ahead_of(request)
     if pool.shares is None:
         return own + pool.queued_count - len(request.queue.order)
-    own += _of_other_routes(request)
     lane = request.lane.settings
+    others = [queue for queue in pool.queues if queue is not request.queue]
+    own += sum([len(queue.order) for queue in others if queue.settings.name == lane.name], 0)
     reached = (pool.shares.running(lane.name) + own) / lane.share
     return own + sum(
         [_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(request, now)], 0
-    )
-
-
-def _of_other_routes(request: Request) -> int:
-    return sum(
-        [
-            len(queue.order)
-            for queue in request.route.pool.queues
-            if queue.settings.name == request.lane.settings.name and queue is not request.queue
-        ]
     )
 
 

@@ -25,17 +25,19 @@ def move_limit(engine: Engine, now: float) -> int:
     reading = signal.read(now, seen.kv_share if seen else None, seen.waiting if seen else None)
     if reading is None:
         return 0
-    if _prompts_pay(engine, signal, reading):
+    if _prompts_pay(engine, signal, reading, now):
         reading = reading._replace(tpot_s=None)
     engine.gate.limit.observe(reading)
     return engine.limit - before
 
 
-def _prompts_pay(engine: Engine, signal: Signal, reading: LimitReading) -> bool:
-    """Return whether a slow TPOT is left to the pace of prompts that a lane is protected from; its limit then stays."""
+def _prompts_pay(engine: Engine, signal: Signal, reading: LimitReading, now: float) -> bool:
+    """Return whether a slow TPOT is left to the pace of prompts that a lane is protected from, or nobody's; its limit then stays."""
     pace = engine.prompts.pace
     if pace is None:
         return False
+    if pace.is_quiet(now):
+        return True
     tpot_s = signal.tpot_s(reading.max_inflight, pace.protection.tpot_share)
     return tpot_s is not None and pace.observe(reading.window_s, tpot_s)
 

@@ -7,18 +7,21 @@ A prompt that takes s seconds to read comes s / r' after the one before it.
 The first tokens of the protected lane stand behind a prompt that is being read. Those that come while more than their
 `ttft_slo` of it is left are late. So what is longer than that is spaced so widely that it makes few of them late.
 
+A lane whose prompts are short does not wait for that. And where the protected lane has been quiet for much longer than it usually
+is, as at night, there is nobody to wait for: prompts are read one after the other.
+
 A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read. And
 where no lane is protected, a lane that takes requests by size reads no more than its part while others wait. A long prompt has
 one stream, and as much of the engine as a hundred short ones. What is only read has streams for no time.
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, log
 from typing import Final, NamedTuple
 
 from millgate.core.limits.pace import LEVEL_WINDOWS
 from millgate.core.limits.slo_gradient import BLEND, TARGET
-from millgate.core.measure import Ewma
+from millgate.core.measure import WINDOW_S, Ewma
 from millgate.core.settings import LaneSettings, ServicePrior
 
 # Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens.
@@ -67,10 +70,20 @@ def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
     return lane.tpot_slo_s, lane.ttft_slo_s, 1.0 - lane.tpot_share, 1.0 - lane.ttft_share
 
 
-def reading_parts(lanes: Sequence[LaneSettings]) -> dict[str, float]:
-    """Return the part of the reading that each lane which takes requests by size has by its share while others wait."""
+class Paced(NamedTuple):
+    """What is protected, the caps by lane, tokens a second, and each lane's part of the reading while others wait, by its share."""
+
+    protection: Protection | None
+    caps: Mapping[str, float]
+    parts: Mapping[str, float]
+
+
+def paced_by(lanes: Sequence[LaneSettings]) -> Paced:
+    """Return what these lanes ask for; a part is for those that take requests by size."""
+    caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
     whole = sum([lane.share for lane in lanes], 0.0)
-    return {lane.name: lane.share / whole for lane in lanes if lane.takes is not None and lane.share}
+    parts = {lane.name: lane.share / whole for lane in lanes if lane.takes is not None and lane.share}
+    return Paced(protection_of(lanes), caps, parts)
 
 
 class PrefillCap:
@@ -85,6 +98,20 @@ class PrefillCap:
         self.opens_at = max(now, self.opens_at) + amount / self.per_s
 
 
+class Comings:
+    """When requests of the protected lanes come to a pool, admitted or not: the last one, and how far apart they are."""
+
+    def __init__(self) -> None:
+        self.last_at = -inf
+        self.apart = Ewma(0.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
+
+    def came(self, now: float) -> None:
+        """One has come."""
+        if self.last_at > -inf:
+            self.apart.add(now - self.last_at)
+        self.last_at = now
+
+
 class PrefillPace:
     """The prompts of one engine's paced lanes; core seconds.
 
@@ -92,42 +119,80 @@ class PrefillPace:
     had prompts of late: an idle lane's part is not another's.
     """
 
-    def __init__(self, protection: Protection, prior: ServicePrior) -> None:
+    def __init__(self, protection: Protection, prior: ServicePrior, comings: Comings) -> None:
         self.protection = protection
+        self.comings = comings
         self.share = max(_LEAST_SHARE, 1.0 - prior.tpot_base_s / (TARGET * protection.tpot_slo_s))
         self.least = _LEAST_SHARE
-        self._last_at, self._last = -inf, (0.0, 0.0)
+        self._last_at, self._last_s = -inf, 0.0
+        # The last prompt that kept first tokens waiting for too long: when it was given, and how long; and lanes whose last one did.
+        self._blocked_at, self._blocked = -inf, (0.0, 0.0)
+        self._blocking: set[str] = set()
+        # Until when answers of the protected lane are foreseen to be written here.
+        self._busy_until = inf
         self._paced_s = self._others_s = 0.0
         # Windows since each paced lane was last given a prompt.
         self._idle = {name: LEVEL_WINDOWS for name, _ in protection.paced}
         self._used = Ewma(0.0, memory=LEVEL_WINDOWS)
 
-    @property
-    def opens_at(self) -> float:
-        """From when on the next prompt may be given, as far apart from the last one as it is right now."""
-        return self._last_at + self.spacing_s(*self._last)
+    def opens_at(self, lane: str, quiet_by: float = inf) -> float:
+        """Return from when on the next prompt of this lane may be given, as far apart from the last one as it is right now.
+
+        Nothing of the protected lane is taken to come any more; but that it goes quiet counts only if it has by `quiet_by`.
+        """
+        at, quiet_at = self._free_at(), self._quiet_at()
+        if lane in self._blocking:
+            at = max(at, self._blocked_at + self._wide_s(*self._blocked))
+        return min(at, quiet_at) if quiet_at <= quiet_by else at
+
+    def _free_at(self) -> float:
+        return self._last_at + self._last_s / max(self.share, self.least)
+
+    def _quiet_at(self) -> float:
+        """Return from when on the protected lane will have been quiet for long, if nothing of it comes.
+
+        Requests that come at random are so far apart so seldom that no more of them are late than may be.
+        """
+        apart_s, late = self.comings.apart.mean, self.protection.late_share
+        longest_s = apart_s * log((apart_s + self._blocked[1]) / (apart_s * late)) if apart_s else 0.0
+        return max(self._busy_until, self.comings.last_at) + max(WINDOW_S, longest_s)
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether nobody is there for whom prompts are paced."""
+        return self._quiet_at() <= now
 
     def paces(self, lane: str) -> bool:
         """Return whether this lane's prompts are paced."""
         return lane in self._idle
 
-    def spacing_s(self, reading_s: float, first_s: float) -> float:
+    def spacing_s(self, reading_s: float, first_s: float, now: float) -> float:
         """Return how long after a prompt the next may come: it takes so long to read.
 
         `first_s` is the time to first token of a short prompt right behind it.
         """
+        return reading_s if self.is_quiet(now) else self._wide_s(reading_s, first_s)
+
+    def _wide_s(self, reading_s: float, first_s: float) -> float:
         blocked_s = first_s - self.protection.ttft_slo_s
         wide_s = max(reading_s / max(self.share, self.least), blocked_s / self.protection.late_share)
         return min(wide_s, reading_s / self.least)
 
-    def given(self, lane: str, reading_s: float, first_s: float, now: float) -> None:
-        """The engine is given a prompt of this lane: as for `spacing_s`."""
-        if self.paces(lane):
-            self._paced_s += reading_s
-            self._idle[lane] = 0.0
-            self._last_at, self._last = max(now, self.opens_at), (reading_s, first_s)
-        else:
+    def given(self, lane: str, reading_s: float, first_s: float, now: float, lasts_s: float = 0.0) -> None:
+        """The engine is given a prompt of this lane: as for `spacing_s`. Its answer is over after `lasts_s`, as far as is foreseen."""
+        busy_until = now if self._busy_until == inf else self._busy_until
+        if not self.paces(lane):
             self._others_s += reading_s
+            self._busy_until = max(busy_until, now + lasts_s)
+            return
+        self._busy_until = busy_until
+        self._paced_s += reading_s
+        self._idle[lane] = 0.0
+        self._last_at, self._last_s = now if self.is_quiet(now) else max(now, self._free_at()), reading_s
+        if first_s > self.protection.ttft_slo_s:
+            self._blocking.add(lane)
+            self._blocked_at, self._blocked = now, (reading_s, first_s)
+        else:
+            self._blocking.discard(lane)
 
     def _part(self) -> float:
         """Return the part of all shares that the paced lanes with prompts in the last windows have."""
@@ -169,44 +234,47 @@ class PromptPaces:
 
     def reconfigured(
         self,
-        protection: Protection | None,
-        caps: Mapping[str, float],
-        parts: Mapping[str, float],
+        paced: "Paced",
         prior: ServicePrior,
+        comings: Comings,
     ) -> None:
-        """Protect this from now on, with these caps by lane, tokens a second, and parts; what is unchanged goes on."""
+        """Protect this from now on, with these caps and parts; what is unchanged goes on."""
+        protection, caps, parts = paced
         if protection is None:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:
-            self.pace = PrefillPace(protection, prior)
+            self.pace = PrefillPace(protection, prior, comings)
+        else:
+            self.pace.comings = comings
         self.is_on = protection is not None or bool(caps) or bool(parts)
         self._caps = _kept(self._caps, caps)
-        # A pace that protects leaves the paced lanes their part of the reading itself.
-        self._parts = _kept(self._parts, parts if protection is None else {})
+        self._parts = _kept(self._parts, parts)
 
-    def opens_at(self, lane: str, *, contended: bool = False) -> float:
+    def opens_at(self, lane: str, *, contended: bool = False, quiet_by: float = inf) -> float:
         """Return when a prompt of this lane may be given; -inf where none is paced, or none was ever given."""
         pace, cap = self.pace, self._caps.get(lane)
-        at = pace.opens_at if pace is not None and pace.paces(lane) else -inf
+        at = pace.opens_at(lane, quiet_by) if pace is not None and pace.paces(lane) else -inf
         if contended and (part := self._parts.get(lane)) is not None:
             at = max(at, part.opens_at)
         return at if cap is None else max(at, cap.opens_at)
 
-    def given(self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float) -> None:
-        """The engine is given a prompt of this lane; times as for `PrefillPace.spacing_s`."""
+    def given(
+        self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float, lasts_s: float
+    ) -> None:
+        """The engine is given a prompt of this lane; times as for `PrefillPace.given`."""
         if self.pace is not None:
-            self.pace.given(lane, reading_s, first_s, now)
+            self.pace.given(lane, reading_s, first_s, now, lasts_s)
         if (cap := self._caps.get(lane)) is not None:
             cap.given(prompt_tokens, now)
         if (part := self._parts.get(lane)) is not None:
             part.given(reading_s, now)
 
     def spacing_s(
-        self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, *, contended: bool
+        self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float, *, contended: bool
     ) -> float:
         """Return how long after such a prompt of this lane the next may come."""
         pace, cap = self.pace, self._caps.get(lane)
-        apart_s = pace.spacing_s(reading_s, first_s) if pace is not None and pace.paces(lane) else 0.0
+        apart_s = pace.spacing_s(reading_s, first_s, now) if pace is not None and pace.paces(lane) else 0.0
         if contended and (part := self._parts.get(lane)) is not None:
             apart_s = max(apart_s, reading_s / part.per_s)
         return apart_s if cap is None else max(apart_s, prompt_tokens / cap.per_s)

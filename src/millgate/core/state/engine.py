@@ -1,6 +1,5 @@
 """One engine: its gate, its learned speed, its gauges, and its permits, until it has let go of the clients that have left."""
 
-from collections.abc import Mapping
 from math import inf
 from typing import Final
 
@@ -9,7 +8,7 @@ from millgate.core.events import EngineSeen
 from millgate.core.lifecycle import State
 from millgate.core.limits.build import build_limit
 from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, EngineGate
-from millgate.core.limits.prefill_pace import PromptPaces, Protection
+from millgate.core.limits.prefill_pace import Comings, Paced, PromptPaces
 from millgate.core.limits.signal import Signal
 from millgate.core.measure import Ewma
 from millgate.core.routing.least_work import CostFloor
@@ -225,24 +224,22 @@ class Engine:
         self.gate.reconfigured(fresh.gate, new_limit=new.limit != old.limit, most_streams=new.max_inflight)
         self._take(new)
 
-    def paces_prompts(
-        self, protection: Protection | None, caps: Mapping[str, float], parts: Mapping[str, float], now: float
-    ) -> None:
-        """Pace prompts of the lanes that this protection names, and of those with a cap or a part, from now on."""
-        self.prompts.reconfigured(protection, caps, parts, self.settings.prior)
-        if protection is not None:
+    def paces_prompts(self, paced: Paced, comings: Comings, now: float) -> None:
+        """Pace prompts of the lanes that are to be paced from now on."""
+        self.prompts.reconfigured(paced, self.settings.prior, comings)
+        if paced.protection is not None:
             self.signal = self.signal or Signal(now, self.settings.prior, self.settings.limit.tpot_share)
 
-    def given_prompt(self, lane: str, prompt_tokens: int, now: float) -> None:
-        """Take note of a prompt of this lane that it is to read."""
+    def given_prompt(self, lane: str, prompt_tokens: int, lasts_s: float, now: float) -> None:
+        """Take note of a prompt of this lane that it is to read, and of how long it is busy with it and its answer."""
         if self.prompts.is_on:
             reading_s, ttft_s = self._reads_within(prompt_tokens)
-            self.prompts.given(lane, prompt_tokens, reading_s, ttft_s, now)
+            self.prompts.given(lane, prompt_tokens, reading_s, ttft_s, now, lasts_s)
 
-    def spacing_s(self, lane: str, prompt_tokens: int, *, contended: bool) -> float:
+    def spacing_s(self, lane: str, prompt_tokens: int, now: float, *, contended: bool) -> float:
         """Return how long after such a prompt of this lane the next may come."""
         reading_s, ttft_s = self._reads_within(prompt_tokens)
-        return self.prompts.spacing_s(lane, prompt_tokens, reading_s, ttft_s, contended=contended)
+        return self.prompts.spacing_s(lane, prompt_tokens, reading_s, ttft_s, now, contended=contended)
 
     def _reads_within(self, prompt_tokens: int) -> tuple[float, float]:
         """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""

@@ -171,6 +171,7 @@ class Lane:
         self.queued = self.queued_tokens = self.queued_bytes = 0
         self._stays, self._queueing, self._serving = LittlesLaw(now), LittlesLaw(now), LittlesLaw(now)
         self.slo = instruments.of_lane(settings, now)
+        self._is_protected = False
         self.arrived = 0
         self.admitted = 0
         self.hints_kept = self.hints_broken = 0
@@ -200,9 +201,15 @@ class Lane:
         self.queues.clear()
         return held
 
-    def arrives(self, queue: LaneQueue) -> None:
+    def protected(self, *, yes: bool) -> None:
+        """Take note of whether prompts of other lanes are paced for it."""
+        self._is_protected = yes
+
+    def arrives(self, queue: LaneQueue, now: float) -> None:
         """Count an arrival that this queue is for."""
         self.arrived += 1
+        if self._is_protected:
+            queue.route.pool.comings.came(now)
         self.opens(queue)
 
     def admits(self, now: float) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 from millgate.core.events import Arrived, OthersLine
 from millgate.core.instruments import Flow, Instruments
 from millgate.core.lanes import LaneShares
+from millgate.core.limits.prefill_pace import Comings
 from millgate.core.measure import ENOUGH, OUTLIER_RATIO, Ewma
 from millgate.core.queues.base import Order, Queued
 from millgate.core.queues.window import BatchWindow
@@ -155,6 +156,7 @@ class Pool:
         self.queued_count = self.queued_prompt_tokens = 0
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
+        self.comings = Comings()
         self.others_work_s = 0.0
 
     @property

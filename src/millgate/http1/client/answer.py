@@ -25,7 +25,9 @@ def read_answer(status: int, version: bytes, fields: Sequence[Pair]) -> tuple[An
         raise ProtocolViolationError("answer with a status beyond 599")
     named = dict(fields)
     length = _length(named[b"content-length"]) if b"content-length" in named else None
-    chunked = b"transfer-encoding" in named and _chunked(_codings(fields), version)
+    # What all Transfer-Encoding fields say together: several are one list (RFC 9110 section 5.3).
+    codings = b", ".join(value for name, value in fields if name == b"transfer-encoding")
+    chunked = b"transfer-encoding" in named and _chunked(codings, version)
     if chunked and length is not None:
         raise ProtocolViolationError("answer with both Content-Length and Transfer-Encoding")
     dropped = _DROPPED
@@ -40,11 +42,6 @@ def _length(value: bytes) -> int:
     if not value.isdigit():
         raise ProtocolViolationError("answer with a Content-Length that is no number")
     return int(value)
-
-
-def _codings(fields: Sequence[Pair]) -> bytes:
-    """Return what all Transfer-Encoding fields say together: several are one list (RFC 9110 section 5.3)."""
-    return b", ".join(value for name, value in fields if name == b"transfer-encoding")
 
 
 def _chunked(value: bytes, version: bytes) -> bool:

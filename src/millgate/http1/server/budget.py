@@ -2,8 +2,12 @@
 
 Shares follow what is left (dynamic thresholds: Choudhury and Hahne 1998): a holder may have so many times as much as
 stays free. So a holder that is alone has most of the bound, and the next one always finds room.
+
+Of what comes in pieces that may wait, a piece is taken only if the rest could follow, at the latest when all that is whole
+has gone (a safe state: Dijkstra's banker, 1965). So parts never wait for each other, and a promise books nothing.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 DEFAULT_BUDGET_BYTES: Final = 256 * 1000 * 1000
@@ -23,7 +27,7 @@ class ByteBudget:
     bytes on a tenant and a peer too.
     """
 
-    __slots__ = ("held_bytes", "limit_bytes", "peers", "tenants")
+    __slots__ = ("held_bytes", "limit_bytes", "peers", "tenants", "whole")
 
     def __init__(self, limit_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
         if limit_bytes < 0:
@@ -33,6 +37,8 @@ class ByteBudget:
         self.tenants: dict[str, int] = {}
         """What each tenant holds; those that hold nothing are not kept."""
         self.peers: dict[str, int] = {}
+        self.whole: dict[str, int] = {}
+        """What of it is settled: by tenant, by peer, and by `_ALL`, which names neither."""
 
     def reserve(self, size_bytes: int) -> bool:
         """Take this many bytes if they fit; return whether they did."""
@@ -61,24 +67,39 @@ class Share:
         self._tenant = tenant
         self._peer = peer
 
+    @property
+    def most_bytes(self) -> int:
+        """The most that can be held here, while nothing else is."""
+        ratio = TENANT_RATIO if self._tenant else PEER_RATIO
+        return self._budget.limit_bytes * ratio // (ratio + 1)
+
     def fits(self, size_bytes: int) -> bool:
         """Say whether this many bytes could be taken now, and take none."""
+        return self._fits(size_bytes, _NOTHING)
+
+    def _fits(self, size_bytes: int, gone: Mapping[str, int]) -> bool:
+        """Say whether they could be taken when this much had gone of each holder."""
         budget = self._budget
-        free_bytes = budget.limit_bytes - budget.held_bytes - size_bytes
+        free_bytes = budget.limit_bytes - budget.held_bytes + gone.get(_ALL, 0) - size_bytes
         if free_bytes < 0:
             return False
         tenant, peer = self._tenant, self._peer
-        if tenant and budget.tenants.get(tenant, 0) + size_bytes > TENANT_RATIO * free_bytes:
+        tenant_bytes = budget.tenants.get(tenant, 0) - gone.get(tenant, 0) + size_bytes
+        if tenant and tenant_bytes > TENANT_RATIO * free_bytes:
             return False
-        return not peer or budget.peers.get(peer, 0) + size_bytes <= PEER_RATIO * free_bytes
+        return (
+            not peer or budget.peers.get(peer, 0) - gone.get(peer, 0) + size_bytes <= PEER_RATIO * free_bytes
+        )
 
-    def reserve(self, size_bytes: int) -> bool:
-        """Take this many bytes if they fit within the whole and both shares; return whether they did."""
+    def reserve(self, size_bytes: int, rest_bytes: int = 0) -> bool:
+        """Take this many bytes if they fit within the whole and both shares, and if the rest could follow; return whether they did."""
         if not size_bytes:
             return True
         if not self.fits(size_bytes):
             return False
         budget = self._budget
+        if rest_bytes and not self._fits(size_bytes + rest_bytes, budget.whole):
+            return False
         budget.held_bytes += size_bytes
         _book(budget.tenants, self._tenant, size_bytes)
         _book(budget.peers, self._peer, size_bytes)
@@ -90,6 +111,16 @@ class Share:
             self._budget.release(size_bytes)
             _book(self._budget.tenants, self._tenant, -size_bytes)
             _book(self._budget.peers, self._peer, -size_bytes)
+
+    def settle(self, size_bytes: int) -> None:
+        """Count what was taken as whole: it needs no more and comes free by itself. Below zero: it is about to be released."""
+        if size_bytes:
+            for name in {_ALL, self._tenant, self._peer}:
+                _book(self._budget.whole, name, size_bytes)
+
+
+_NOTHING: Final[Mapping[str, int]] = {}
+_ALL: Final = "*"
 
 
 def _book(holders: dict[str, int], name: str, size_bytes: int) -> None:

@@ -114,7 +114,9 @@ class Banner:
 def banner(situation: Situation) -> Banner:
     """Return the sentence for this situation."""
     if situation.draining:
-        return Banner(Level.DOWN, f"Draining: {_still(situation.running)}, nothing new is let in")
+        running = situation.running
+        still = "1 request still runs" if running == 1 else f"{running} requests still run"
+        return Banner(Level.DOWN, f"Draining: {still}, nothing new is let in")
     if not situation.engines_up:
         return Banner(Level.DOWN, "Down: no engine answers, every request is refused")
     if situation.refusing_since is not None:
@@ -205,7 +207,3 @@ def _hints(shortest_s: float, longest_s: float) -> str:
 
 def _since(at: float, now: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC ({seconds(max(0.0, now - at))})"
-
-
-def _still(running: int) -> str:
-    return "1 request still runs" if running == 1 else f"{running} requests still run"

@@ -111,17 +111,14 @@ def _client_left(response: HTTPResponseProperties, flags: ResponseFlags | None) 
 def _failure(
     response: HTTPResponseProperties, flags: ResponseFlags | None
 ) -> tuple[FailureKind, Said] | None:
-    if flags is not None and (kind := _flagged(flags)) is not None:
-        return kind, SAID_NOTHING
+    for name, kind in _FAILURES if flags is not None else ():
+        if getattr(flags, name):
+            return kind, SAID_NOTHING
     status = response.response_code.value
     if status < 300:
         return None
     fields = [(name.encode(), value.encode()) for name, value in response.response_headers.items()]
     return verdict(AnswerHead(status, fields, None), b"")
-
-
-def _flagged(flags: ResponseFlags) -> FailureKind | None:
-    return next((kind for name, kind in _FAILURES if getattr(flags, name)), None)
 
 
 def _usage(read: dict[str, float]) -> Usage:

@@ -43,11 +43,6 @@ _Taken = tuple[Exchange, int, bytes, HeadReading, bytes]
 """A request with the number and the id of its attempt, what its head said, and its body."""
 
 
-def _untraced(_attempt: int, lines: bytes) -> bytes:
-    """Leave the lines as they are: no traces are made."""
-    return lines
-
-
 def _as_it_is(_exchange: Exchange, arrival: Arrived) -> Arrived:
     """Return the arrival: its head and its body have said all there is."""
     return arrival
@@ -119,7 +114,7 @@ class HttpDoor:
         """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
         self.on_begun: Callable[[int, bytes | None], None] | None = None
         """Told the `traceparent` of an attempt, before it arrives, where traces are made; see `traced`."""
-        self.traced: Callable[[int, bytes], bytes] = _untraced
+        self.traced: Callable[[int, bytes], bytes] = lambda _attempt, lines: lines
 
     # ---- what the server asks (see `Application`)
 

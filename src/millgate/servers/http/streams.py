@@ -37,11 +37,6 @@ def cut_off(owner: AnswerOwner, cause: FailureKind | Reason) -> None:
     owner.exchange.abort()
 
 
-def _may_follow(piece: bytes, event: StreamEvent) -> bool:
-    """Whether an event may stand behind the terminal one: blanks, comments, and the `[DONE]` that engines add in any dialect."""
-    return event.silent or payload(piece) == _DONE
-
-
 def _each_says(data: bytes, mark: bytes, events: int) -> bool:
     """Whether each of these events has the mark, which stands in them as often as there are events: a single event may have two."""
     return events == 1 or all(mark in piece for piece in data[:-2].split(b"\n\n"))
@@ -186,7 +181,8 @@ class StreamAnswer:
         heard = surplus = False
         for piece in pieces:
             event = self._dialect.read_event(piece)
-            if self._done and not _may_follow(piece, event):
+            # Behind the terminal event: blanks, comments, and the `[DONE]` that engines add in any dialect.
+            if self._done and not (event.silent or payload(piece) == _DONE):
                 surplus = True
                 break
             if event.error is not None:

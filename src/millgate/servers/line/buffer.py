@@ -1,54 +1,40 @@
 """Bytes of one job under the common budget, wiped when they are no longer needed."""
 
-from typing import Final, Protocol
+from typing import Final
+
+from millgate.http1.server.budget import Share
 
 _WIPE_STEP: Final = 64 * 1024
 
 
-class Reserves(Protocol):
-    """Where bytes are booked."""
-
-    def reserve(self, size_bytes: int) -> bool:
-        """Take so many if they fit."""
-
-    def release(self, size_bytes: int) -> None:
-        """Give them back."""
-
-
 class Buffer:
-    """Grows piece by piece; what is kept is booked before.
+    """Grows piece by piece, each booked before it is kept.
 
     Wiping overwrites what is still here: a copy that the allocator left behind while the buffer grew, or that is
     on its way to an engine, is beyond reach.
     """
 
-    __slots__ = ("_booked", "_budget", "data")
+    __slots__ = ("_settled", "_share", "data")
 
-    def __init__(self, budget: Reserves) -> None:
-        self._budget = budget
-        self._booked = 0
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._settled = 0
         self.data = bytearray()
 
     def __len__(self) -> int:
         return len(self.data)
 
-    def sibling(self) -> "Buffer":
-        """Return an empty one whose bytes are booked where these are."""
-        return Buffer(self._budget)
-
-    def book(self, size_bytes: int) -> bool:
-        """Book room for so many bytes in all, if the budget has it; return whether it is booked."""
-        more_bytes = size_bytes - self._booked
-        if more_bytes > 0 and self._budget.reserve(more_bytes):
-            self._booked = size_bytes
-        return self._booked >= size_bytes
-
-    def append(self, piece: bytes) -> bool:
-        """Keep a piece if the budget has room for it; return whether it did."""
-        if not self.book(len(self.data) + len(piece)):
+    def append(self, piece: bytes, rest_bytes: int = 0) -> bool:
+        """Keep a piece, of what has so much to come, if the budget takes it; return whether it did."""
+        if not self._share.reserve(len(piece), rest_bytes):
             return False
         self.data += piece
         return True
+
+    def settle(self) -> None:
+        """Say that it is whole: it waits for no room any more."""
+        self._settled = len(self.data)
+        self._share.settle(self._settled)
 
     def wipe(self) -> None:
         """Overwrite, forget, and give the booking back; again is harmless."""
@@ -60,5 +46,6 @@ class Buffer:
             view[begin:end] = zeros[: end - begin]
         view.release()
         self.data.clear()
-        self._budget.release(self._booked)
-        self._booked = 0
+        self._share.settle(-self._settled)
+        self._settled = 0
+        self._share.release(size)

@@ -24,6 +24,7 @@ from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import LineAttempt
+from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection, Watchlist
 from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineSettings, Readings, Withdraw
 from millgate.servers.line.payloads import Payloads, why_refused
@@ -37,8 +38,9 @@ _FULL_HINT_S: Final = 1.0
 _BACKLOG: Final = 1024
 _HANDSHAKE_S: Final = 10.0
 """As long as a head may take at the HTTP door."""
-_TENANT: Final = "line door"
-"""The holder of its bytes' share: all clients here have the one token. No tenant's name has a blank."""
+_DOOR: Final = "line door"
+"""The holder of its bytes; no tenant's name has a blank. Uploads are booked on their address as on a tenant, on the door as
+on a peer. Lines and answers have a share of their own: full of uploads, the door ends what it has begun."""
 _MOST_KIND: Final = 128
 """Characters of a content type; registered ones are at most half as long."""
 _TOO_MANY_GUESSES: Final = (Need.UNAUTHORIZED, Fault.QUOTA, OutcomeReason.QUOTA)
@@ -97,7 +99,7 @@ class LineDoor:
         self._sweep = Sweep(self._watchlist.check)
         self._draining = False
         self._emptied = asyncio.Event()
-        self.on_upstream_named: Callable[[int, bytes], None] = _unnoticed
+        self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
         """Told the id that an engine gives its answer."""
 
     # ---- the owner's side
@@ -172,8 +174,8 @@ class LineDoor:
             self.refused_connections += 1
             core = replies.core_receipts(self.readings(), 0) if trusts is None else []
             return replies.yielded(To(), core, _FULL_HINT_S)
-        share = self._budget.share(_TENANT, peer)
-        return Session(self.limits, self.readings, share, _new_mark, self.now(), trusts)
+        lines, uploads = self._budget.share(_DOOR, peer), self._budget.share(f"{_DOOR} {peer}", _DOOR)
+        return Session(self.limits, self.readings, lines, uploads, _new_mark, self.now(), trusts)
 
     def ask(self, connection: LineConnection, wish: Ask) -> None:
         """Begin an attempt for a whole upload, or end a job whose payload is no request for the engines."""
@@ -196,7 +198,7 @@ class LineDoor:
             self, connection, wish.job, number, facts, wish.payload, _kind_of(wish.manifest, facts)
         )
         if wish.manifest.want_result:
-            attempt.result = wish.payload.sibling()
+            attempt.result = Buffer(self._budget.share(_DOOR, ""))
         connection.begin(wish.job, attempt)
         self.driver.arrive(self._arrival(number, facts, wish), attempt)
 
@@ -270,10 +272,6 @@ class LineDoor:
             return True
         self._guesses.failed(peer, now)
         return False
-
-
-def _unnoticed(_attempt: int, _upstream_id: bytes) -> None:
-    """Ignore it: no listener was given."""
 
 
 def _new_mark() -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from millgate.servers.line.buffer import Reserves
+from millgate.http1.server.budget import Share
 from millgate.servers.line.contract import LineLimits
 
 
@@ -20,11 +20,11 @@ class LineIntake:
     While `pending`, lines may be left for another turn.
     """
 
-    __slots__ = ("_booked_bytes", "_budget", "_data", "_limits", "_searched", "most_bytes", "pending")
+    __slots__ = ("_booked_bytes", "_data", "_limits", "_searched", "_share", "most_bytes", "pending")
 
-    def __init__(self, limits: LineLimits, budget: Reserves, most_bytes: int) -> None:
+    def __init__(self, limits: LineLimits, share: Share, most_bytes: int) -> None:
         self._limits = limits
-        self._budget = budget
+        self._share = share
         self._data = bytearray()
         self._searched = 0
         self._booked_bytes = 0
@@ -71,10 +71,10 @@ class LineIntake:
         """Book what is kept."""
         wanted_bytes = max(0, len(self._data) - self._limits.unbooked_bytes)
         more_bytes = wanted_bytes - self._booked_bytes
-        if more_bytes > 0 and not self._budget.reserve(more_bytes):
+        if more_bytes > 0 and not self._share.reserve(more_bytes):
             raise NoRoomError
         if more_bytes < 0:
-            self._budget.release(-more_bytes)
+            self._share.release(-more_bytes)
         self._booked_bytes = wanted_bytes
 
     def wipe(self) -> None:

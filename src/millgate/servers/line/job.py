@@ -4,12 +4,19 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from typing import Final
 
 from millgate.dialects.line import Need
 from millgate.dialects.line_requests import LineChunk, Manifest
-from millgate.servers.line.buffer import Buffer, Reserves
+from millgate.http1.server.budget import Share
+from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import Ask, Drop, LineLimits, Withdraw
 from millgate.servers.line.replies import To
+
+FULL_HINT_S: Final = 1.0
+"""No memory for a chunk now: an upload elsewhere ends about that soon. A gate that drains says it, too, as over HTTP."""
+_LONGEST_FULL_HINT_S: Final = 5.0
+"""The published client sleeps no longer."""
 
 
 class Upload:
@@ -64,13 +71,13 @@ class Upload:
                 return Need.PAYLOAD_SIZE_MISMATCH
             if manifest.sha256 and whole_digest.hexdigest() != manifest.sha256.lower():
                 return Need.PAYLOAD_HASH_MISMATCH
-        # Room for all of it, or for none: uploads that have room for a part each would wait for each other.
-        most = min(manifest.total_bytes, manifest.chunk_bytes * manifest.chunks)
-        if not (self.buffer.book(most) and self.buffer.append(data)):
+        if not self.buffer.append(data, max(0, manifest.most_bytes - size)):
             return Need.SERVER_BUSY
         self._digest = whole_digest
         self._last_digest = digest
         self._next += 1
+        if self.whole:
+            self.buffer.settle()
         return None
 
 
@@ -93,7 +100,7 @@ class JobState(Enum):
 class LineJob:
     """One unfinished upload; `to` is its newest frame, `due` when it is to be kept alive or given up."""
 
-    __slots__ = ("asked_at", "begun_at", "due", "mark", "number", "state", "to", "upload")
+    __slots__ = ("asked_at", "begun_at", "due", "mark", "number", "refusals", "state", "to", "upload")
 
     def __init__(self, number: int, mark: int, to: To, upload: Upload, now: float) -> None:
         self.number = number
@@ -103,15 +110,20 @@ class LineJob:
         self.state = JobState.UPLOADING
         self.begun_at = now
         self.asked_at: float | None = None
+        self.refusals = 0
         self.due = now
 
-    def waits(self, limits: LineLimits, now: float) -> None:
-        """Begin its time anew: it has no room yet."""
+    def waits(self, limits: LineLimits, now: float) -> float:
+        """Begin its time anew, as it has no room yet; return when to ask again: its client asks 50 times, so later each time."""
+        refusals = self.refusals + 1
         self.begun_at = now
         self.progressed(limits, now)
+        self.refusals = refusals
+        return min(refusals * FULL_HINT_S, _LONGEST_FULL_HINT_S)
 
     def progressed(self, limits: LineLimits, now: float) -> None:
         """Give it time for the next chunk, unless it dribbles."""
+        self.refusals = 0
         by_rate = self.begun_at + len(self.upload.buffer) / limits.upload_rate
         self.due = min(now, by_rate) + limits.idle_s
 
@@ -122,13 +134,21 @@ class Jobs:
     `next_mark` makes a number that no other job has.
     """
 
-    def __init__(self, limits: LineLimits, budget: Reserves, next_mark: Callable[[], int]) -> None:
+    def __init__(self, limits: LineLimits, share: Share, next_mark: Callable[[], int]) -> None:
         self._limits = limits
-        self._budget = budget
+        self._share = share
         self._next_mark = next_mark
         self._numbers = 0
         self.named: dict[str, LineJob] = {}
         self.asked: dict[int, LineJob] = {}
+
+    def too_large(self, manifest: Manifest) -> str:
+        """Say what is wrong with a payload for which there will never be room, if that is so."""
+        of_door, of_budget = self._limits.payload_bytes, self._share.most_bytes
+        if manifest.most_bytes <= min(of_door, of_budget):
+            return ""
+        source = "half of limits.byte_budget" if of_budget < of_door else "the bound of the line door"
+        return f"the payload has {manifest.most_bytes:,} bytes, the most is {min(of_door, of_budget):,}: {source}"
 
     def begin(self, to: To, manifest: Manifest, now: float) -> Iterator[Withdraw]:
         """Begin an upload, or begin it anew, and withdraw what was told when to come back."""
@@ -138,7 +158,7 @@ class Jobs:
                 yield Withdraw((before.mark,))
             before.upload.buffer.wipe()
         self._numbers += 1
-        upload = Upload(manifest, Buffer(self._budget))
+        upload = Upload(manifest, Buffer(self._share))
         self.named[to.job] = job = LineJob(self._numbers, self._next_mark(), to, upload, now)
         job.progressed(self._limits, now)
 

@@ -57,11 +57,10 @@ def taken(to: To, core: list[Receipt], verb: Verb = Verb.CLARIFY) -> bytes:
     return write_reply(LineReply(verb, to.job, to.seq + 1, Status.OK, ttl_ms=to.ttl_ms, receipts=core))
 
 
-def needed(to: To, core: list[Receipt], need: Need, fault: Fault) -> bytes:
+def needed(to: To, core: list[Receipt], need: Need, fault: Fault, message: str = "") -> bytes:
     """Something has to be sent differently."""
-    return write_reply(
-        LineReply(Verb.CLARIFY, to.job, to.seq + 1, Status.NEED, need, fault, 0, to.ttl_ms, core)
-    )
+    reply = LineReply(Verb.CLARIFY, to.job, to.seq + 1, Status.NEED, need, fault, 0, to.ttl_ms, core)
+    return write_reply(reply._replace(message=message))
 
 
 def yielded(to: To, core: list[Receipt], hint_s: float) -> bytes:

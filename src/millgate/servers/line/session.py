@@ -32,15 +32,14 @@ from millgate.dialects.line import (
     read_request,
 )
 from millgate.dialects.line_requests import LineChunk, LineRequest, Manifest, Verb
+from millgate.http1.server.budget import Share
 from millgate.servers.line import replies
-from millgate.servers.line.buffer import Buffer, Reserves
+from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import Close, ErrorWords, LineLimits, Readings, SendAll, SendBytes, Wish
 from millgate.servers.line.intake import LineIntake, LineTooLongError, NoRoomError
-from millgate.servers.line.job import Jobs, JobState, LineJob
+from millgate.servers.line.job import FULL_HINT_S, Jobs, JobState, LineJob
 from millgate.servers.line.replies import To
 
-_FULL_HINT_S: Final = 1.0
-"""No memory for a chunk now: an upload elsewhere ends about that soon. A gate that drains says it, too, as over HTTP."""
 _FORBIDDEN: Final = (Need.UNAUTHORIZED, Fault.BAD_ENVELOPE, OutcomeReason.BAD_FRAME)
 _SILENT: Final = (Need.IDLE_TIMEOUT, Fault.TIMEOUT, OutcomeReason.IDLE_TIMEOUT, JobOutcome.TIMEOUT)
 
@@ -48,16 +47,17 @@ _SILENT: Final = (Need.IDLE_TIMEOUT, Fault.TIMEOUT, OutcomeReason.IDLE_TIMEOUT, 
 class Session:
     """One connection's side of the contract; every method that says something returns wishes to be carried out in order.
 
-    `readings` are the numbers for replies, `budget` books what is kept, `next_mark` makes a number that no other job
-    has; `trusts` judges the token of the first frame. Carry out each wish of `receive` before you take the next: a
-    decision about a job must come before the answer to the frame behind it.
+    `readings` are the numbers for replies, `lines` and `uploads` book what is kept of them, `next_mark` makes a number
+    that no other job has; `trusts` judges the token of the first frame. Carry out each wish of `receive` before you take
+    the next: a decision about a job must come before the answer to the frame behind it.
     """
 
     def __init__(
         self,
         limits: LineLimits,
         readings: Callable[[], Readings],
-        budget: Reserves,
+        lines: Share,
+        uploads: Share,
         next_mark: Callable[[], int],
         now: float,
         trusts: Callable[[str], bool] | None = None,
@@ -66,8 +66,8 @@ class Session:
         self._readings = readings
         self._trusts = trusts
         most_bytes = limits.line_bytes if trusts is None else limits.first_line_bytes
-        self._intake = LineIntake(limits, budget, most_bytes)
-        self._jobs = Jobs(limits, budget, next_mark)
+        self._intake = LineIntake(limits, lines, most_bytes)
+        self._jobs = Jobs(limits, uploads, next_mark)
         self._heard_at = now
         self._draining = False
         self.over = False
@@ -82,7 +82,7 @@ class Session:
 
     @property
     def pending(self) -> bool:
-        """Whether lines may be left for another turn: call `go_on`."""
+        """Whether lines may be left for another turn: call `receive` without bytes."""
         return self._intake.pending
 
     def due(self) -> float:
@@ -94,14 +94,10 @@ class Session:
     # ---- input
 
     def receive(self, data: bytes, now: float) -> Iterator[Wish]:
-        """Take bytes as they came, and the first turn of lines."""
+        """Take bytes as they came, or none, and of the lines that have come as many as belong to one turn."""
         self.bytes_in += len(data)
         if not self.over:
             self._intake.feed(data)
-            yield from self.go_on(now)
-
-    def go_on(self, now: float) -> Iterator[Wish]:
-        """Take the lines that have come, as many as belong to one turn."""
         try:
             for line in self._intake.turn():
                 yield from self._take_line(line, now)
@@ -110,7 +106,7 @@ class Session:
         except LineTooLongError:
             yield from self._end(Need.LINE_TOO_LARGE, Fault.BAD_FRAME, OutcomeReason.BAD_FRAME)
         except NoRoomError:
-            yield SendBytes(replies.yielded(To(), self._core(), _FULL_HINT_S))
+            yield SendBytes(replies.yielded(To(), self._core(), FULL_HINT_S))
             yield from self.leave()
             yield Close()
 
@@ -223,9 +219,10 @@ class Session:
         """Begin an upload, or begin it anew."""
         job = self._jobs.named.get(frame.job)
         working = job is not None and job.state is JobState.ASKED
-        if working or not manifest.is_valid(self._limits.payload_bytes):
+        words = self._jobs.too_large(manifest)
+        if working or words or not manifest.is_valid():
             need, fault = Need.MANIFEST_INVALID, Fault.NEED_MANIFEST_FIX
-            yield SendBytes(replies.needed(_to(frame), self._core(), need, fault))
+            yield SendBytes(replies.needed(_to(frame), self._core(), need, fault, words))
         elif job is None and len(self._jobs.named) >= self._limits.jobs:
             yield from self._end(Need.TOO_MANY_JOBS, Fault.QUOTA, OutcomeReason.QUOTA, to=_to(frame))
         else:
@@ -246,8 +243,7 @@ class Session:
             return
         job.to = _to(frame)
         if trouble is not None:
-            job.waits(self._limits, now)
-            yield SendBytes(replies.yielded(job.to, self._core(), _FULL_HINT_S))
+            yield SendBytes(replies.yielded(job.to, self._core(), job.waits(self._limits, now)))
         elif not job.upload.whole:
             job.progressed(self._limits, now)
             yield SendBytes(replies.taken(job.to, self._core()))
@@ -288,7 +284,7 @@ class Session:
     def _drained(self) -> Iterator[Wish]:
         if self._draining and not self.busy:
             if self._jobs.named:
-                yield SendBytes(replies.yielded(To(), self._core(), _FULL_HINT_S))  # on another connection
+                yield SendBytes(replies.yielded(To(), self._core(), FULL_HINT_S))  # on another connection
             yield from self.leave()
             yield Close()
 

@@ -113,13 +113,15 @@ FirstLegNews = Prefilled | HandoffFailed
 class Finished(NamedTuple):
     """The engine has answered whole; token counts are None where the engine reported no usage.
 
-    `cached_tokens` are those of the prompt that the engine had in its cache, None where it does not say.
+    `cached_tokens` are those of the prompt that the engine had in its cache, None where it does not say. With `released` it says
+    at once what a `Released` would say next.
     """
 
     attempt: int
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    released: bool = False
 
 
 class Failed(NamedTuple):

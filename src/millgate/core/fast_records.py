@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from millgate.core.decisions import Admit, Candidate, Cause, Classed, Ended, Leg, Reshaped, Yield
-from millgate.core.events import Arrived, Finished, PrefixMarks, PromptShape, Released
+from millgate.core.events import Arrived, Finished, PrefixMarks, PromptShape
 from millgate.core.words import Outcome, Reason
 
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
@@ -19,7 +19,6 @@ _CANDIDATE: Final = Candidate
 _ENDED: Final = Ended
 _FINISHED: Final = Finished
 _LEG: Final = Leg
-_RELEASED: Final = Released
 _YIELD: Final = Yield
 
 
@@ -169,13 +168,6 @@ def make_ended(
     )
 
 
-def make_finished(
-    attempt: int, prompt_tokens: int | None, output_tokens: int | None, cached_tokens: int | None
-) -> Finished:
-    """Return a `Finished`."""
-    return _new(_FINISHED, (attempt, prompt_tokens, output_tokens, cached_tokens))
-
-
-def make_released(attempt: int) -> Released:
-    """Return a `Released`."""
-    return _new(_RELEASED, (attempt,))
+def make_finished(attempt: int, usage: tuple[int | None, int | None, int | None]) -> Finished:
+    """Return a `Finished` with this usage (its prompt, output and cached tokens), of an engine that is done with the attempt."""
+    return _new(_FINISHED, (attempt, usage[0], usage[1], usage[2], True))

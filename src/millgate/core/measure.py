@@ -256,11 +256,12 @@ MOST_WEIGHT: Final = (1 << 32) - 1
 
 
 class Ranking:
-    """Keys in ascending order, of 64 bits, signed, with owners of 32 bits and weights of 32 bits, unsigned."""
+    """Keys in ascending order, of 64 bits, signed, with owners of 32 bits and, where they are `weighed`, weights of 32 bits, unsigned."""
 
-    __slots__ = ("_keys", "_length", "_owners", "_tops", "_totals", "_weights", "total")
+    __slots__ = ("_keys", "_length", "_owners", "_tops", "_totals", "_weighed", "_weights", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, *, weighed: bool = True) -> None:
+        self._weighed = weighed
         self._keys: list[array[int]] = []
         self._owners: list[array[int]] = []
         self._weights: list[array[int]] = []
@@ -338,7 +339,8 @@ class Ranking:
             keys = self._keys[block]
             keys.append(key)
             self._owners[block].append(owner)
-            self._weights[block].append(weight)
+            if self._weighed:
+                self._weights[block].append(weight)
             tops[block] = key
         else:
             block = bisect_left(tops, key)
@@ -346,20 +348,21 @@ class Ranking:
             index = bisect_left(keys, key)
             keys.insert(index, key)
             self._owners[block].insert(index, owner)
-            self._weights[block].insert(index, weight)
+            if self._weighed:
+                self._weights[block].insert(index, weight)
         self._totals[block] += weight
         if len(keys) > _FULL_BLOCK:
             self._cut(block)
 
     def remove(self, key: int) -> None:
         """Take the first of this key out, with its weight; it must be in."""
-        block = bisect_left(self._tops, key)
+        block = bisect_left(self._tops, key) if len(self._tops) > 1 else 0
         keys = self._keys[block]
         index = bisect_left(keys, key)
         found = keys.pop(index)
         assert found == key
         del self._owners[block][index]
-        weight = self._weights[block].pop(index)
+        weight = self._weights[block].pop(index) if self._weighed else 0
         self._totals[block] -= weight
         self.total -= weight
         self._length -= 1
@@ -376,7 +379,7 @@ class Ranking:
 
     def without(self, keys: list[int]) -> "Ranking":
         """Return a copy that lacks these keys, each of which is in."""
-        other = Ranking()
+        other = Ranking(weighed=self._weighed)
         other._keys = [block[:] for block in self._keys]
         other._owners = [block[:] for block in self._owners]
         other._weights = [block[:] for block in self._weights]

@@ -1,7 +1,7 @@
 """What the core is told before it decides: frozen numbers, built from configuration by `wiring`, never read here."""
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from millgate.core.words import (
     DeadlineFrom,
@@ -13,22 +13,22 @@ from millgate.core.words import (
     Role,
 )
 
-MINUTE_S = 60.0
-DAY_S = 86400.0
-MOST_TENANTS = 1_000
+MINUTE_S: Final = 60.0
+DAY_S: Final = 86400.0
+MOST_TENANTS: Final = 1_000
 """Tenants that are known apart where what each did is remembered; beyond it the longest at rest is forgotten, or they share (INV-5)."""
-_COUNT_OUTPUT = (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.OTPM)
-_DAILY = (QuotaKind.RPD, QuotaKind.TPD)
+_COUNT_OUTPUT: Final = (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.OTPM)
+_DAILY: Final = (QuotaKind.RPD, QuotaKind.TPD)
 
 Scope = Literal["tenant", "model", "lane"]
 LimitKind = Literal["fixed", "slo_gradient", "aimd"]
-LEAST_LIMIT = 4
+LEAST_LIMIT: Final = 4
 """The usual minimum of a limit: the least that the default hard cap can be, too (docs/design.md section 10)."""
-LONGEST_HINT_S = MINUTE_S
+LONGEST_HINT_S: Final = MINUTE_S
 """Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1)."""
-KV_LEASE_S = 30.0
+KV_LEASE_S: Final = 30.0
 """How long an engine keeps a prompt that it has read for another: vLLM's `kv_lease_duration`."""
-TARGET_SHARE = 0.95
+TARGET_SHARE: Final = 0.95
 """The share of requests that is to be in time where an objective names no quantile: p95."""
 
 

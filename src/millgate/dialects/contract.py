@@ -9,7 +9,7 @@ from millgate.core.events import PrefixMarks, PromptShape
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.refusals import Refuser
 
-MOST_TOKENS = 10_000_000
+MOST_TOKENS: Final = 10_000_000
 """Above every context window sold; a larger number is a mistake or an attack on the meters."""
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

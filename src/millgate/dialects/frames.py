@@ -5,13 +5,13 @@ between. Then another body with the same frame is the same request with other me
 is one JSON array. A value of JSON may stand wherever another may. So an array is checked and nothing else is read.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from millgate.dialects.arrays import FILLED
-from millgate.dialects.contract import UNREADABLE, RequestFacts
+from millgate.dialects.contract import UNREADABLE
 
 # Bounds of what is remembered (INV-5), half a megabyte at most. Beyond them all is forgotten: a dozen programs are many.
 _MOST_FRAMES: Final = 256
@@ -20,8 +20,8 @@ _OPENING_BRACE: Final = ord("{")
 _ARRAY: Final = msgspec.json.Decoder(Raw)
 
 
-Frame = tuple[bytes, bytes, RequestFacts]
-"""What stands before the messages, their first bracket included, and behind them, and what it says."""
+Frame = tuple[bytes, bytes, tuple[Any, ...]]
+"""What stands before the messages, their first bracket included, and behind them, and what it says: a plain tuple, which is cut in C."""
 
 
 class Frames:
@@ -34,8 +34,8 @@ class Frames:
         self._last: Frame | None = None
         self._most_bytes = most_bytes
 
-    def find(self, body: bytes) -> RequestFacts | None:
-        """Return what a body says but for its media, None unless its frame is known and its array is one.
+    def find(self, body: bytes) -> tuple[Any, ...] | None:
+        """Return what a body says (as RequestFacts do) but for its media, None unless its frame is known and its array is one.
 
         Whether its strings are UTF-8 is not looked at.
         """
@@ -60,7 +60,7 @@ class Frames:
             return None
         return frame[2]
 
-    def keep(self, body: bytes, messages: Raw, facts: RequestFacts) -> None:
+    def keep(self, body: bytes, messages: Raw, facts: tuple[Any, ...]) -> None:
         """Remember the frame of a whole and right body, if its messages are all between its brackets."""
         begin, end = body.find(b"[") + 1, body.rfind(b"]")
         if end + 2 - begin != len(messages) or begin + len(body) - end > _MOST_FRAME_BYTES:

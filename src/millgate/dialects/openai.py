@@ -121,7 +121,7 @@ def _read_anew(body: bytes) -> RequestFacts:
         reserved=reserved,
     )
     if is_short:
-        _FRAMES.keep(body, request.messages, facts)
+        _FRAMES.keep(body, request.messages, tuple(facts))
     return _measured(facts, body, bytes(request.tools))
 
 

@@ -7,14 +7,14 @@ The statuses are what the SDKs react to (design section 2): 503 and 429 are retr
 import json
 from collections.abc import Mapping
 from math import ceil
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millgate.core.words import FailureKind, Reason
 
 Headers = list[tuple[bytes, bytes]]
 
-LEAST_HINT_S = 0.1
-MOST_HINT_S = 60.0
+LEAST_HINT_S: Final = 0.1
+MOST_HINT_S: Final = 60.0
 """The OpenAI SDK ignores a Retry-After above 120 s; Portkey gives up beyond 60 s in all."""
 
 
@@ -133,16 +133,11 @@ class _Prepared(NamedTuple):
 
 _JSON = (b"content-type", b"application/json")
 _DO_NOT_RETRY = (b"x-should-retry", b"false")
-_LINES = b"".join(
-    (
-        b"content-type: application/json\r\n",
-        b"x-request-id: %%b\r\n",
-        b"request-id: %%b\r\n",
-        b"x-millgate-reason: %b\r\n",
-    )
-)
-_LATER_LINES = _LINES + b"x-should-retry: true\r\nretry-after: %%d\r\nretry-after-ms: %%d\r\n"
-_NEVER_LINES = _LINES + b"x-should-retry: false\r\n"
+
+
+def _lines(ours: bytes, more: bytes) -> bytes:
+    """Return a refusal's header lines, `ours` being its request's id; a form that stands in the code is compiled with it."""
+    return b"content-type: application/json\r\nx-request-id: %b\r\nrequest-id: %b\r\n%b" % (ours, ours, more)
 
 
 class Refuser:
@@ -156,8 +151,8 @@ class Refuser:
         words = self._words(row)
         later = self._body(words, row.message + "; come back in %.1f s")
         never = self._body(words, row.message + "; coming back is of no use")
-        name = reason.encode()
-        return _Prepared(words.status, later, never, row.close, _LATER_LINES % name, _NEVER_LINES % name)
+        line = b"x-millgate-reason: %b\r\nx-should-retry: " % reason.encode()
+        return _Prepared(words.status, later, never, row.close, line + b"true\r\n", line + b"false\r\n")
 
     def _words(self, row: RefusalRow) -> DialectError:
         return row.anthropic if self._anthropic else row.openai
@@ -186,11 +181,11 @@ class Refuser:
         prepared = self._prepared[reason]
         if retry:
             hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
-            lines = prepared.later_lines % (request_id, request_id, ceil(hint_s), ceil(hint_s * 1000))
-            body = prepared.later % hint_s
+            pause = b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (ceil(hint_s), ceil(hint_s * 1000))
+            more, body = prepared.later_lines + pause, prepared.later % hint_s
         else:
-            lines = prepared.never_lines % (request_id, request_id)
-            body = prepared.never
+            more, body = prepared.never_lines, prepared.never
+        lines = _lines(request_id, more)
         return prepared.status, lines, self._ended(body, request_id), prepared.close
 
     def too_many_sequences(
@@ -203,7 +198,7 @@ class Refuser:
             f"the request makes {sequences} sequences (n or best_of times its prompts), and no engine here runs more"
             f" than {most} at once; coming back is of no use",
         )
-        lines = self._prepared[Reason.TOO_LARGE].never_lines % (request_id, request_id)
+        lines = _lines(request_id, self._prepared[Reason.TOO_LARGE].never_lines)
         return words.status, lines, self._ended(body, request_id), False
 
     def broken_off(self, cause: FailureKind | Reason) -> tuple[DialectError, str]:

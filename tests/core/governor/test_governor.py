@@ -155,6 +155,22 @@ def test_progress_of_another_engine_is_not_believed() -> None:
     assert gate.snapshot(1.0).engines[0].kv_tokens == 200
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["whole", "left before its end"])
+def test_an_answer_whose_engine_is_done_says_in_one_word_what_it_else_says_in_two(gone: bool) -> None:
+    """A late end of an attempt whose client has left gives its permit back as well, and its outcome stays what it was."""
+    told: list[tuple[tuple[Decision, ...], object]] = []
+    for ends in ((Finished(1, 100, 90, released=True),), (Finished(1, 100, 90), Released(1))):
+        gate = governor(LANE, engines=(ENGINE,))
+        decisions: tuple[Decision, ...] = ()
+        for number in (1, 2):
+            _ask(gate, number)
+        for event in (*((ClientGone(1),) if gone else ()), *ends):
+            decisions += gate.handle(event, 1.0)
+        told.append((decisions, gate.snapshot(1.0)))
+    assert told[0] == told[1]
+    assert [type(each) for each in told[0][0]] == [Ended, Admit]
+
+
 def test_an_engine_that_goes_down_strands_who_waits_and_keeps_what_runs() -> None:
     gate = governor(LANE, engines=(ENGINE,))
     _ask(gate, 1)

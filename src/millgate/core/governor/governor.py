@@ -49,8 +49,7 @@ class Governor:
         now: float,
     ) -> None:
         self._knowledge = Knowledge(settings, make_order, instruments, now)
-        self._lease = self._knowledge.lease
-        self._now = now
+        self._lease, self._now = self._knowledge.lease, now
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
             events.Arrived: self._arrived,
             events.ClientGone: self._client_gone,
@@ -172,13 +171,16 @@ class Governor:
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_FINISH)
-        return () if attempt is None else (endings.finished(self._knowledge, attempt, event, now),)
+        ended: tuple[Decision, ...] = ()
+        if attempt is not None:
+            ended = (endings.finished(self._knowledge, attempt, event, now),)
+        return ended + self._released(event, now) if event.released else ended
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_FAIL)
         return () if attempt is None else tuple(endings.failed(self._knowledge, attempt, event, now))
 
-    def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
+    def _released(self, event: events.Released | events.Finished, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_RELEASE)
         if attempt is None:
             return ()

@@ -217,7 +217,7 @@ def _tokens_of(request: Request, ahead: int) -> float:
 
 
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
-FAR_HINT_S = 45.0
+FAR_HINT_S: Final = 45.0
 # A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
 # costs an idle stream. A little is the share that a client cannot tell (`KEPT_SHARE`) of what it may be queued, so that a request
 # is always queued when permits come sooner than foreseen.
@@ -232,7 +232,7 @@ _SURER: Final = 1.96 / UPPER_Z
 _PASSING_SHARE: Final = 0.8
 _LINE_SHARE: Final = 1.0 / 3.0
 _GOLDEN: Final = 0.6180339887498949
-ELSEWHERE_HINT_S = 1.0
+ELSEWHERE_HINT_S: Final = 1.0
 
 
 def spread(count: int) -> float:
@@ -272,8 +272,9 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
     if share < 1.0 - ALIKE or appointments.has_several(now):
         # No further than is of use, and not `by_s`: a request that might still be in time is not refused for it.
-        latest_s, stretched_s = _latest_permit_s(request, now), expected_s * (1.0 + pool.overtaking.share)
-        expected_s = max(expected_s, min(stretched_s, latest_s - late_s, shortest_kept_s(latest_s)))
+        latest_s = _latest_permit_s(request, now)
+        stretched_s = min(expected_s * (1.0 + pool.overtaking.share), latest_s - late_s)
+        expected_s = max(expected_s, min(stretched_s, shortest_kept_s(latest_s)))
     if not measured:
         by_s = 0.0
     if expected_s > LONGEST_HINT_S or not appointments.has_room_for(arrival.tenant, now):

@@ -359,21 +359,17 @@ class PermitTimes:
     longer than it has so far (the empirical residual life: Kaplan and Meier 1958).
     """
 
-    __slots__ = ("_last", "_sorted")
+    __slots__ = ("_last", "_noted", "_sorted")
 
     def __init__(self) -> None:
         self._last: deque[float] = deque()
         self._sorted: list[float] = []
+        self._noted: deque[float] = deque(maxlen=int(MEMORY))
 
     def lasted(self, stayed_s: float, foreseen_s: float) -> None:
-        """Learn from one permit that has ended."""
-        if foreseen_s <= 0.0:
-            return
-        share = stayed_s / foreseen_s
-        self._last.append(share)
-        insort(self._sorted, share)
-        if len(self._last) > MEMORY:
-            del self._sorted[bisect_left(self._sorted, self._last.popleft())]
+        """Learn from one permit that has ended. It is only noted: a gate that refuses nothing never asks."""
+        if foreseen_s > 0.0:
+            self._noted.append(stayed_s / foreseen_s)
 
     def share_at(self, share: float, level: float) -> float:
         """Return how long a permit lasts that has lasted `share` so far, at this level (0 to 1) of those that lasted longer.
@@ -381,6 +377,12 @@ class PermitTimes:
         All are shares of what was foreseen. 1 before anything was learned, and at most `share` if none lasted longer.
         """
         known = self._sorted
+        while self._noted:
+            noted = self._noted.popleft()
+            self._last.append(noted)
+            insort(known, noted)
+            if len(self._last) > MEMORY:
+                del known[bisect_left(known, self._last.popleft())]
         if not known:
             return 1.0
         first, last = bisect_right(known, share), len(known) - 1

@@ -171,7 +171,7 @@ def _share(counts: tuple[float, float], prior: float) -> float:
 
 
 def _once_lapsed(kinds: list[tuple[float, float]], lapsed: Sequence[int]) -> list[tuple[float, float]]:
-    kinds = kinds[:]
+    kinds = kinds[:] if lapsed else kinds
     for kind in lapsed:
         kinds[kind] = _with(kinds[kind], attended=False)
     return kinds
@@ -342,7 +342,7 @@ class TenantRecords:
     def add(self, age_key: int, slot: int) -> None:
         """Put in an appointment, whose row is written."""
         if self._long is None and len(self._short) == _SHORT:
-            self._long = Ranking()
+            self._long = Ranking(weighed=False)
             for each in self._short:
                 self._long.add(self._slots.age_key(each), each)
             self._short = array("i")

@@ -128,7 +128,7 @@ class Bodies:
             if lone == slot:
                 return
             del self._lone[key]
-            crowd = self._crowds[key] = Ranking()
+            crowd = self._crowds[key] = Ranking(weighed=False)
             crowd.add(self._slots.awaited_key(lone), lone)
         crowd.add(self._slots.awaited_key(slot), slot)
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, FirstToken, Growth, PrefixMarks, Released
-from millgate.core.fast_records import make_finished, make_released
+from millgate.core.fast_records import make_finished
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
@@ -32,7 +32,7 @@ _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
 _COMPLAINS: Final = 400
 """The status of engines that know no `stream_options`."""
-_NO_PAIRS: Pairs = []
+_NO_PAIRS: Final[Pairs] = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
 
 
@@ -251,8 +251,7 @@ class HttpAttempt(CallHolder):
         to_end = None if self.stream is None else self._call
         if self._close():
             let_end(to_end)
-            told = make_finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
-            self._desk.driver.post(told, make_released(self.number))
+            self._desk.driver.post(make_finished(self.number, usage))
             if usage.prompt_tokens is None and _owes_usage(
                 self.dialect, self._facts, self._asked_usage is True
             ):

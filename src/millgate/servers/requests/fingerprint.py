@@ -4,8 +4,8 @@ from typing import Final
 
 # So many bits fit in what CPython computes with without an allocation.
 _MASK: Final = (1 << 60) - 1
-_HEAD_BYTES = 1024
-_TAIL_BYTES = 3072
+_HEAD_BYTES: Final = 1024
+_TAIL_BYTES: Final = 3072
 """A conversation's newest turn is at the end: the tail tells requests apart, the head tells users apart."""
 
 

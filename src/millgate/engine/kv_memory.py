@@ -98,10 +98,6 @@ class KvMemory(KvBlocks):
         self.cache.keep_within(spare_blocks)
         return self.cache.find(progress.sequence, progress.target_tokens)
 
-    def blocks_in_use(self, hit: PrefixHit) -> int:
-        """Blocks of what was found that running sequences use, and that cost nothing more."""
-        return 0 if self.cache is None else hit.in_use * self.cache.unit_blocks
-
     def reuse(self, progress: SequenceProgress, hit: PrefixHit) -> int:
         """Let a sequence use what was found for it; return the tokens of it."""
         if self.cache is None:

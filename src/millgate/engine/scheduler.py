@@ -232,7 +232,8 @@ class Scheduler:
             if progress is None:
                 return
             hit = blocks.look_up(progress, spare)
-            shared = blocks.blocks_in_use(hit)
+            # What running sequences use of what was found costs nothing more.
+            shared = 0 if blocks.cache is None else hit.in_use * blocks.cache.unit_blocks
             taken = blocks.blocks_for(progress.target_tokens) - shared
             if taken + (self._watermark_blocks if running else 0) > spare:
                 return

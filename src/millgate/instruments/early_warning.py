@@ -323,7 +323,9 @@ class EarlyWarning:
             return
         if flow.occupancy >= flow.limit:
             self._short_at = now
-        most_calm = self._most_calm(now)
+        # The rate that may be calm: where streams are short, more than they can do never is, nor from the start. A gate that
+        # refuses what finds it full has a stream free at most looks: what counts is that all were taken of late.
+        most_calm = 1.0 / self._price.mean if now - self._short_at < _MEMORY_S else inf
         streams = self._streams(flow)
         counted, asked = arrived / streams, min(work_s / price_s, _MOST_HEAVY * arrived) / streams
         self._arrivals.add(now, counted, passed_s, 1.0 / streams, most_calm)
@@ -332,11 +334,6 @@ class EarlyWarning:
         if is_calm:
             self._arrivals.learn(counted, passed_s, most_calm)
             self._work.learn(asked, passed_s, most_calm)
-
-    def _most_calm(self, now: float) -> float:
-        """Return the rate that may be calm: where streams are short, more than they can do never is, nor from the start."""
-        # A gate that refuses what finds it full has a stream free at most looks: what counts is that all were taken of late.
-        return 1.0 / self._price.mean if now - self._short_at < _MEMORY_S else inf
 
     def _judge_load(self, now: float) -> None:
         alarm = self._alarms.get(AlarmSignal.LOAD)

@@ -58,9 +58,10 @@ def seconds(value: float) -> str:
 
 def _told(step: Step, began: float) -> Iterator[ExplainedStep]:
     if step.arrival is not None:
-        arrived = (
-            _unread(step.arrival) if _is_unread(step) else (_arrived(step.arrival), _plain(step.arrival))
-        )
+        # What was refused by its head: what is in its body is not known.
+        yields = [made.reason for made in step.decisions if isinstance(made, Yield)]
+        is_unread = Reason.OVERLOADED_GATE in yields
+        arrived = _unread(step.arrival) if is_unread else (_arrived(step.arrival), _plain(step.arrival))
         yield ExplainedStep(step.at - began, "arrived", *arrived)
     for decision in step.decisions:
         kind = type(decision).__name__.lower()
@@ -98,11 +99,6 @@ def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
         return f"told to come back in {seconds(decision.retry_after_s)}"
     cause = f"{_cause(decision)}; " if decision.cause else ""
     return cause + (_served(decision) if decision.engine else f"after {seconds(decision.total_s)} of waiting")
-
-
-def _is_unread(step: Step) -> bool:
-    """Whether the request was refused by its head: what is in its body is not known."""
-    return any(isinstance(made, Yield) and made.reason is Reason.OVERLOADED_GATE for made in step.decisions)
 
 
 def _unread(arrival: Arrived) -> tuple[str, dict[str, Any]]:

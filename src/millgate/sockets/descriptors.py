@@ -15,10 +15,6 @@ LINGERING: Final = 32
 _ENDLESS: Final = 1_000_000
 
 
-def _none() -> int:
-    return 0
-
-
 class Descriptors:
     """Counts clients, and tells whether another one fits; `others` says how many other connections are open.
 
@@ -26,7 +22,7 @@ class Descriptors:
     what they use beyond it is no client's.
     """
 
-    def __init__(self, others: Callable[[], int] = _none, *, engine_share: float = 0.0) -> None:
+    def __init__(self, others: Callable[[], int] = lambda: 0, *, engine_share: float = 0.0) -> None:
         if not 0.0 <= engine_share < 1.0:
             raise ValueError(f"engine_share is {engine_share}, at least 0 and less than 1 is possible")
         self._others = others

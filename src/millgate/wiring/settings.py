@@ -73,7 +73,9 @@ def build_settings(
     """
     facts, places = facts or {}, places or {}
     engines, reasons = [], []
-    tpot_slo = min([lane.tpot_slo for lane in config.lanes if lane.tpot_slo], key=_tightness, default=None)
+    # The tightest promise: the shortest time, of equal ones the one with the highest quantile.
+    promised = [lane.tpot_slo for lane in config.lanes if lane.tpot_slo]
+    tpot_slo = min(promised, key=lambda slo: (slo.time_s, -(slo.share or TARGET_SHARE)), default=None)
     for index, engine in enumerate(config.engines):
         told = facts.get(engine.name, EngineFacts())
         settings, why = _engine(engine, told, places, index, tpot_slo, config.limits.longest_answer)
@@ -175,11 +177,6 @@ def _among_others(engine: EngineSettings) -> EngineSettings:
     if engine.ignores_hangups is not IgnoresHangups.AUTO:
         return engine
     return replace(engine, ignores_hangups=IgnoresHangups.NO)
-
-
-def _tightness(objective: Objective) -> tuple[float, float]:
-    """Return what is smaller for a tighter promise: a shorter time, of equal ones a higher quantile."""
-    return objective.time_s, -(objective.share or TARGET_SHARE)
 
 
 def _limit(engine: EngineConfig, tpot_slo: Objective | None) -> LimitSettings:

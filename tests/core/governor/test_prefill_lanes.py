@@ -183,6 +183,20 @@ def test_a_slow_protected_lane_slows_prompts_and_not_its_own_limit() -> None:
     assert engine.prefill_share < 0.4
 
 
+def test_a_chat_behind_a_prompt_that_exceeds_the_prompt_meter_is_told_at_once_how_long_that_is_read() -> None:
+    """The meter counted 16,384 of 100,000 tokens: chats were queued for a second and a half, waited for five, and were refused."""
+    engine = EngineSettings("engine", 16, prefill_tokens=16_384, prior=_PRIOR)
+    gate = gate_of(LaneSettings("chat", ttft_slo_s=5.0, deadline_s=5.0), _LONG, engine=engine)
+    admitted = ask(gate, 0, 0.0, lane="long", prompt_bytes=400_000)
+    assert isinstance(admitted, Admit)
+    assert admitted.legs[0].prompt_tokens == 100_000
+    refused = ask(gate, 1, 1.0, lane="chat")
+    assert isinstance(refused, Yield)
+    assert refused.reason is Reason.TOO_LATE
+    assert refused.retry_after_s > 3.0
+    assert isinstance(ask(gate, 2, 7.0, lane="chat"), Queue)
+
+
 def test_chat_with_one_model_does_not_space_the_long_prompts_of_another() -> None:
     engines = tuple([EngineSettings(name, 16, prior=_PRIOR, models=(name,)) for name in ("small", "big")])
     gate = gate_of(_CHAT, _LONG, engine=engines[0])

@@ -469,7 +469,8 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
     engine, ttft_s, _better_until, candidates, reader = place
     cached_tokens = candidates[0].cached_tokens if candidates else 0
     gate, arrival = engine.gate, request.arrival
-    kv_tokens, prefill_tokens = gate.clip(request.kv_tokens, max(1, request.prompt_tokens - cached_tokens))
+    unread_tokens = max(1, request.prompt_tokens - cached_tokens)
+    kv_tokens, _ = gate.clip(request.kv_tokens, unread_tokens)
     first_event_by = request.deadline + ttft_s
     if not arrival.stream:
         # It shows nothing until it is whole, and is not given up within a minute: for as long a stream may be silent, too.
@@ -478,7 +479,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
             first_event_by = min(first_event_by, request.arrived_at + arrival.time_allowed_s)
     admit = make_admit(
         request.attempt,
-        make_leg(engine.settings.name, gate.streams_of(arrival), kv_tokens, prefill_tokens),
+        make_leg(engine.settings.name, gate.streams_of(arrival), kv_tokens, unread_tokens),
         waited_s=now - request.arrived_at,
         expected_ttft_s=ttft_s,
         first_event_by=first_event_by,
@@ -491,7 +492,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
         return admit
     cached_tokens = prefixes.held_by(reader.number, request.marks, request.prompt_tokens)
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
-    kv_tokens, prefill_tokens = reader.gate.clip(request.prompt_tokens, unread_tokens)
-    reads = make_leg(reader.settings.name, admit.legs[0].streams, kv_tokens, prefill_tokens)
+    kv_tokens, _ = reader.gate.clip(request.prompt_tokens, unread_tokens)
+    reads = make_leg(reader.settings.name, admit.legs[0].streams, kv_tokens, unread_tokens)
     # What is handed over is not read again, but for its last token.
     return admit._replace(legs=(admit.legs[0]._replace(prompt_tokens=1), reads))

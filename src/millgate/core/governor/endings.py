@@ -16,7 +16,7 @@ conclusion errs on the side of holding the permit.
 from typing import Final
 
 from millgate.core.decisions import Cancel, Cause, Decision, Ended
-from millgate.core.events import Arrived, EngineProgress, EngineSeen, Failed, Finished
+from millgate.core.events import EngineProgress, EngineSeen, Failed, Finished
 from millgate.core.fast_records import make_ended
 from millgate.core.governor import legs
 from millgate.core.governor.allowances import Allowances
@@ -29,7 +29,6 @@ from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import is_only_read
 from millgate.core.sizing.output_length import OutputLength
-from millgate.core.sizing.service_demand import PromptSizes
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, Permit
@@ -80,7 +79,10 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     if attempt.reading is not None:
         legs.fetched(engines, attempt, attempt.reading, now, is_seen=False)
     if event.prompt_tokens:
-        _learn_prompt(knowledge.prompt_sizes, request.arrival, event.prompt_tokens)
+        asked = request.arrival
+        knowledge.prompt_sizes.learn(
+            asked.model, asked.prompt_bytes, event.prompt_tokens, asked.fixed_tokens, asked.prompt_shape
+        )
     if is_only_read(request.arrival):
         _learn_reading(engines, totals, attempt, now)
     elif measured > 0:
@@ -132,12 +134,6 @@ def _learn_reading_bound(permit: Permit, engine: Engine, prompt_tokens: int, now
     tokens, took_s = prompt_tokens + permit.prefill_ahead, now - permit.sent_at
     if took_s < engine.service.ttft_s(tokens):
         engine.service.learn_ttft(tokens, took_s)
-
-
-def _learn_prompt(prompt_sizes: PromptSizes, arrival: Arrived, prompt_tokens: int) -> None:
-    prompt_sizes.learn(
-        arrival.model, arrival.prompt_bytes, prompt_tokens, arrival.fixed_tokens, arrival.prompt_shape
-    )
 
 
 def _learn_length(output_length: OutputLength, request: Request, output_tokens: int) -> None:

@@ -123,7 +123,7 @@ def _has_room(reader: Engine, prefixes: PrefixIndex, request: Request) -> bool:
 def _reading_cost(reader: Engine, unread_tokens: int) -> float:
     """Return the cost of the first leg. Live sessions stay where answers are written, so none counts there; of the second leg one token is read."""
     service = reader.service
-    unread_s = service.reading_s(reader.gate.prefill_tokens)
+    unread_s = service.reading_s(reader.gate.unread_tokens)
     return marginal_cost(0, unread_s, service.reading_s(unread_tokens), 0.0, 0.0, 0, 0.0)
 
 
@@ -132,7 +132,7 @@ def _writing_cost(engine: Engine, request: Request) -> float:
     streams = gate.streams
     tpot_s = service.tpot_s(streams + 1)
     slower_s = tpot_s - service.tpot_s(streams)
-    unread_s = service.reading_s(gate.prefill_tokens)
+    unread_s = service.reading_s(gate.unread_tokens)
     return marginal_cost(
         streams, unread_s, service.reading_s(1), tpot_s, slower_s, request.output_tokens, 0.0
     )

@@ -311,14 +311,14 @@ def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual:
         if position >= len(engines) or engines[position] is not engine:
             continue
         engine.priced(known=True)
-        streams, unread_s = gate.streams, service.reading_s(gate.prefill_tokens)
+        streams, unread_s = gate.streams, service.reading_s(gate.unread_tokens)
         tpot_s = service.tpot_s(streams + 1)
         slower_s = tpot_s - service.tpot_s(streams)
         engine.cost_floor.moved(streams, unread_s, service.reading_s(1), tpot_s, slower_s)
         if engine.on_trial and not engine.is_tried:
             costs[position] = 0.0  # else it is not tried while another is a little cheaper
         elif gate.has_room(1, 1):
-            ttft_s = service.ttft_s(prompt_tokens + gate.prefill_tokens)
+            ttft_s = service.ttft_s(prompt_tokens + gate.unread_tokens)
             costs[position] = usual_cost(streams, ttft_s, tpot_s, output_tokens)
         else:
             costs[position] = inf

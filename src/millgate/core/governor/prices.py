@@ -24,7 +24,7 @@ class Prices:
         gate, service = engine.gate, engine.service
         streams, kv_tokens, output_tokens = gate.streams, gate.kv_limit, request.output_tokens
         tpot_s, reading_s = service.tpot_s(streams + 1), service.reading_s(unread_tokens)
-        slower_s, unread_s = tpot_s - service.tpot_s(streams), service.reading_s(gate.prefill_tokens)
+        slower_s, unread_s = tpot_s - service.tpot_s(streams), service.reading_s(gate.unread_tokens)
         live_share = self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0
         if turns is not None:
             unread_s += self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)

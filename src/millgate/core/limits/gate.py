@@ -83,18 +83,18 @@ def is_only_read(arrival: Arrived) -> bool:
 class _Share:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 
-    __slots__ = ("kv_tokens", "prefill_tokens", "streams")
+    __slots__ = ("kv_tokens", "prefill_tokens", "streams", "unread_tokens")
 
-    def __init__(self, kv_tokens: int, prefill_tokens: int, streams: int) -> None:
+    def __init__(self, kv_tokens: int, prefill_tokens: int, streams: int, unread_tokens: int) -> None:
         self.kv_tokens = kv_tokens
-        self.prefill_tokens = prefill_tokens
+        self.prefill_tokens, self.unread_tokens = prefill_tokens, unread_tokens
         self.streams = streams
 
 
 class EngineGate:
     """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off.
 
-    `most_streams` is what the limit can ever be, None where it may be anything.
+    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `most_streams` is what the limit can ever be, None where it may be anything.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class EngineGate:
     ) -> None:
         self.limit, self.most_streams = limit, most_streams
         self.kv_limit, self.prefill_limit = kv_limit, prefill_limit
-        self.streams = self.kv_tokens = self.prefill_tokens = 0
+        self.streams = self.kv_tokens = self.prefill_tokens = self.unread_tokens = 0
         self.share: EngineShare | None = None
         self._permits: dict[int, _Share] = {}
 
@@ -182,17 +182,23 @@ class EngineGate:
     def take(self, attempt: int, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> None:
         """Give the attempt its permit; the caller has asked `has_room` at this very instant."""
         assert attempt not in self._permits, f"attempt {attempt} already has a permit"
-        self._permits[attempt] = _Share(kv_tokens, prefill_tokens, streams)
+        _, metered_tokens = self.clip(0, prefill_tokens)
+        self._permits[attempt] = _Share(kv_tokens, metered_tokens, streams, prefill_tokens)
         self.streams += streams
         self.kv_tokens += kv_tokens
-        self.prefill_tokens += prefill_tokens
+        self.prefill_tokens += metered_tokens
+        self.unread_tokens += prefill_tokens
 
     def prefilled(self, attempt: int) -> None:
         """Give back the prefill share: the prompt has been read."""
         permit = self._permits.get(attempt)
         if permit is not None:
-            self.prefill_tokens -= permit.prefill_tokens
-            permit.prefill_tokens = 0
+            self._reads_no_more(permit)
+
+    def _reads_no_more(self, permit: _Share) -> None:
+        self.prefill_tokens -= permit.prefill_tokens
+        self.unread_tokens -= permit.unread_tokens
+        permit.prefill_tokens = permit.unread_tokens = 0
 
     def grow(self, attempt: int, kv_tokens: int) -> None:
         """Raise the KV share to `kv_tokens` if it is larger; may pass the limit, which then blocks admissions."""
@@ -205,7 +211,7 @@ class EngineGate:
         """End the permit, but for its memory; return the KV tokens that stay taken until `frees`."""
         permit = self._permits.pop(attempt)
         self.streams -= permit.streams
-        self.prefill_tokens -= permit.prefill_tokens
+        self._reads_no_more(permit)
         return permit.kv_tokens
 
     def frees(self, kv_tokens: int) -> None:
@@ -216,7 +222,8 @@ class EngineGate:
         """Raise the prefill share of a permit, whose prompt is read here after all; may pass the limit, as `grow` may."""
         permit = self._permits[attempt]
         self.prefill_tokens += prefill_tokens - permit.prefill_tokens
-        permit.prefill_tokens = prefill_tokens
+        self.unread_tokens += prefill_tokens - permit.unread_tokens
+        permit.prefill_tokens = permit.unread_tokens = prefill_tokens
 
     def release(self, attempt: int) -> bool:
         """End the permit; False when there was none (it had ended before)."""
@@ -225,7 +232,7 @@ class EngineGate:
             return False
         self.streams -= permit.streams
         self.kv_tokens -= permit.kv_tokens
-        self.prefill_tokens -= permit.prefill_tokens
+        self._reads_no_more(permit)
         return True
 
 

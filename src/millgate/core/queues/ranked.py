@@ -62,14 +62,6 @@ class RankedQueue:
         return (self._waiting[key] for key in self._keys)
 
 
-def _by_age(queued: Queued) -> Key:
-    return (queued.as_old_as, 0.0, queued.turn, queued.arrival_number)
-
-
-def _by_lane_deadline(queued: Queued) -> Key:
-    return (queued.lane_deadline, queued.first_seen, 0, queued.arrival_number)
-
-
 class ArrivalOrder(RankedQueue):
     """First come, first served, by the age of the *request*: a recognised retry gets its old place back.
 
@@ -79,7 +71,7 @@ class ArrivalOrder(RankedQueue):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(_by_age)
+        super().__init__(lambda queued: (queued.as_old_as, 0.0, queued.turn, queued.arrival_number))
 
 
 class DeadlineOrder(RankedQueue):
@@ -92,4 +84,4 @@ class DeadlineOrder(RankedQueue):
     __slots__ = ()
 
     def __init__(self) -> None:
-        super().__init__(_by_lane_deadline)
+        super().__init__(lambda queued: (queued.lane_deadline, queued.first_seen, 0, queued.arrival_number))

@@ -294,7 +294,7 @@ def _only_prompts_block(engine: Engine, place: int) -> bool:
 
 def _reading_s(engine: Engine, place: int) -> float:
     """Return how long the prompts before this place take to be read."""
-    return engine.service.ttft_s(engine.gate.prefill_tokens + (place - 1) * engine.work_prompt.mean)
+    return engine.service.ttft_s(engine.gate.unread_tokens + (place - 1) * engine.work_prompt.mean)
 
 
 def _list_anew(permit: Permit, engine: Engine) -> float:

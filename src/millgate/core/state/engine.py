@@ -277,7 +277,7 @@ class Engine:
 
     def unread_tokens(self, now: float) -> float:
         """Return the prompt tokens that it has yet to read."""
-        return self.reading.unread(self.gate.prefill_tokens, now)
+        return self.reading.unread(self.gate.unread_tokens, now)
 
     def expected_ttft_s(self, prompt_tokens: int, now: float) -> float:
         """Return the predicted time to first token of a prompt admitted now, behind what is not yet read."""

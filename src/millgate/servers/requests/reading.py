@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from millgate.dialects import dialect_of
-from millgate.dialects.contract import BadInputError, Dialect, FormReader, Reader
+from millgate.dialects.contract import BadInputError, Dialect, Reader
 from millgate.dialects.forms import boundary
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.ticket import HEADER as TICKET
@@ -80,7 +80,8 @@ class HeadReading:
             if self.read is not None:
                 _check_json(named)
             else:
-                self.read = _form_reader(self.dialect.forms[head.path], _boundary(named))
+                read, found = self.dialect.forms[head.path], _boundary(named)
+                self.read = lambda body: read(body, found)
             _check_coding(head)
             self.allowed_s = _time_allowed_s(named)
         except BadInputError as error:
@@ -121,10 +122,6 @@ def kept_reading(head: RequestHead, callers: Callers) -> HeadReading | None:
 def dialect_for(head: RequestHead) -> Dialect:
     """Return the dialect to answer this request in."""
     return dialect_of(head.path, names_anthropic=head.header(b"anthropic-version") is not None)
-
-
-def _form_reader(read: FormReader, found: bytes) -> Reader:
-    return lambda body: read(body, found)
 
 
 def _boundary(named: Mapping[bytes, bytes]) -> bytes:

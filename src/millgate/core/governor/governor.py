@@ -171,9 +171,7 @@ class Governor:
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_FINISH)
-        ended: tuple[Decision, ...] = ()
-        if attempt is not None:
-            ended = (endings.finished(self._knowledge, attempt, event, now),)
+        ended = () if attempt is None else (endings.finished(self._knowledge, attempt, event, now),)
         return ended + self._released(event, now) if event.released else ended
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:

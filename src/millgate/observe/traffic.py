@@ -167,13 +167,11 @@ class Traffic:
             lane.ttft.add(ended.ttft_s)
             _note_stream(lane, engine, known, ended, ended.ttft_s, now)
         _note_outcome(known, ended)
-        if engine.cache.known or ended.cached_tokens is not None:
-            self._note_cache(engine, model, ended, now)
-
-    def _note_cache(self, engine: _Engine, model: str, ended: Ended, now: float) -> None:
-        """Count a prompt by engine and model; engines that speak of their caches leave a 0 out (vLLM does)."""
-        if ended.outcome in _WHOLE:
-            cached_tokens = ended.cached_tokens or 0
+        speaks = engine.cache.known or ended.cached_tokens is not None
+        if speaks and ended.outcome in _WHOLE:
+            cached_tokens = (
+                ended.cached_tokens or 0
+            )  # engines that speak of their caches leave a 0 out (vLLM does)
             engine.cache.add(now, ended.prompt_tokens, cached_tokens)
             self._model(model).add(now, ended.prompt_tokens, cached_tokens)
 

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from millgate.config.doors import ExtprocConfig
 from millgate.config.load import Loaded
 from millgate.config.problems import ConfigError, Problem, SettingPath
 from millgate.config.schema import Config, LimitsConfig, ListenConfig
-from millgate.dialects import READERS
+from millgate.dialects import BY_PATH, READERS
 from millgate.gateway import (
     AdminAddress,
     ClusterSettings,
@@ -110,7 +110,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         host=config.listen.host,
         port=config.listen.port,
         ssl=_context(loaded, config.listen.tls, "listen"),
-        callers=_callers(config),
+        callers=_callers(loaded),
         admin=AdminAddress(
             config.admin.host,
             config.admin.port,
@@ -264,8 +264,19 @@ def _tls_problem(loaded: Loaded, section: SettingPath, error: TlsError) -> Confi
     return ConfigError(Problem(loaded.places.get(path, loaded.places.get(section)), path, str(error)))
 
 
-def _callers(config: Config) -> CallerSettings:
+def _path_lanes(loaded: Loaded) -> Iterator[tuple[bytes, str]]:
+    """Yield each path that has a lane; one that no door serves would have it for nothing."""
+    for index, lane in enumerate(loaded.config.lanes):
+        for number, name in enumerate(lane.paths):
+            if name.encode() not in BY_PATH:
+                path, allowed = ("lanes", index, "paths", number), b", ".join(sorted(BY_PATH)).decode()
+                raise ConfigError(Problem(loaded.places.get(path), path, f"allowed: {allowed}"))
+            yield name.encode(), lane.name
+
+
+def _callers(loaded: Loaded) -> CallerSettings:
     """Return the callers that are admitted, digests as bytes and lanes by path."""
+    config = loaded.config
     rules = [
         TenantRule(
             tenant.name,
@@ -281,7 +292,7 @@ def _callers(config: Config) -> CallerSettings:
         open_tenants=config.tenant_from == "key",
         trusted_peers=config.listen.trusted_peers,
         lanes=tuple(lane.name for lane in config.lanes),
-        path_lanes={path.encode(): lane.name for lane in config.lanes for path in lane.paths},
+        path_lanes=dict(_path_lanes(loaded)),
         session_headers=tuple(name.encode() for name in config.listen.session_headers),
     )
 

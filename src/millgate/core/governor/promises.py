@@ -351,11 +351,6 @@ def far_hint_s(totals: Totals) -> float:
     return FAR_HINT_S + spread(totals.hints_given) * (LONGEST_HINT_S - FAR_HINT_S)
 
 
-def no_engine_hint_s(totals: Totals) -> float:
-    """Return 5 to 10 s, spread: time for a health check and a restart to show, as a breaker gives."""
-    return FIRST_PAUSE_S * (1.0 + spread(totals.hints_given))
-
-
 # These lie with one tenant or this replica: the hint is its own, and it gets no appointment in the line of engines.
 OUT_OF_LINE: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT, Reason.RETRY_BUDGET, Reason.NO_LEASE))
 UNPROMISED: Final = OUT_OF_LINE | {Reason.TOO_LARGE, Reason.DRAINING, Reason.NO_ENGINE}
@@ -419,7 +414,8 @@ def _without_promise(
     elif reason in {Reason.DRAINING, Reason.NO_LEASE}:
         hint_s, retry, value, bound = ELSEWHERE_HINT_S, True, 0.0, 0.0
     elif reason is Reason.NO_ENGINE:
-        hint_s, retry = no_engine_hint_s(totals), True
+        # 5 to 10 s, spread: time for a health check and a restart to show, as a breaker gives.
+        hint_s, retry = FIRST_PAUSE_S * (1.0 + spread(totals.hints_given)), True
     return make_yield(
         request.attempt,
         reason,

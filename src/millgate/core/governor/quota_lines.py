@@ -206,7 +206,11 @@ class QuotaLines:
         for bucket, needed, owner in open_lines:
             line, weight = self._lines.setdefault(bucket, Ranking()), parts if owner is None else PARTS
             line.add(turn, number, min(MOST_WEIGHT, round(needed * weight)))
-        self._note_end(appointment.lapses_at, number)
+        if len(self._ends) > most_notes(len(self.bookings)):
+            self._ends = [(each.appointment.lapses_at, other) for other, each in self.bookings.items()]
+            heapify(self._ends)
+        else:
+            heappush(self._ends, (appointment.lapses_at, number))
 
     def _is_taken(self, bucket: Bucket, key: int) -> bool:
         line = self._lines.get(bucket)
@@ -245,13 +249,6 @@ class QuotaLines:
             line.remove(booking.key)
             if not line:
                 del self._lines[bucket]
-
-    def _note_end(self, lapses_at: float, number: int) -> None:
-        if len(self._ends) > most_notes(len(self.bookings)):
-            self._ends = [(each.appointment.lapses_at, other) for other, each in self.bookings.items()]
-            heapify(self._ends)
-        else:
-            heappush(self._ends, (lapses_at, number))
 
     def _over(self, now: float) -> list[int]:
         """Return the requests whose appointments `expire` would end at this time; none where it has just been asked."""

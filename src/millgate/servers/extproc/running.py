@@ -279,15 +279,12 @@ class RunningRequests:
         now = self.now()
         silent_s, self._swept_at = now - self._swept_at, now
         if silent_s >= _STOPPED_S:
-            self._wait_for_unread(silent_s)
+            # Every request has the time in which nothing was read; what is lost of it tells nothing of the interval.
+            for lease in self._leases.values():
+                lease.ends_at += silent_s
+                lease.heard_at = None
         over = [(name, lease) for name, lease in self._leases.items() if lease.ends_at <= now]
         for name, lease in over:
             del self._leases[name]
             self.lost += 1
             lease.request.lost()
-
-    def _wait_for_unread(self, silent_s: float) -> None:
-        """Give every request the time in which nothing was read; what is lost of it tells nothing of the interval."""
-        for lease in self._leases.values():
-            lease.ends_at += silent_s
-            lease.heard_at = None

@@ -121,16 +121,13 @@ class StreamAnswer:
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
                 if data.count(self._unfinished) == events and _each_says(data, self._unfinished, events):
-                    self._learn_ending(data, events)
+                    if events == 1 and data.find(b"\n") == len(data) - 2:
+                        # How an event in one line ends, from the mark that it is not the last one on.
+                        self._ending = data[data.rfind(self._unfinished) :]
                     self.events += events
                     self._write(data)
                     return
         self._examine(data)
-
-    def _learn_ending(self, data: bytes, events: int) -> None:
-        """Keep how an event in one line ends, from the mark that it is not the last one on."""
-        if events == 1 and data.find(b"\n") == len(data) - 2:
-            self._ending = data[data.rfind(self._unfinished) :]
 
     def _examine(self, data: bytes) -> None:
         """Take the long way: split into events, read each."""

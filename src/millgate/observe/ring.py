@@ -200,8 +200,12 @@ class Ring:
 
 def _told(batches: list[_Batch], decided: int, most: int) -> Iterator[tuple[int, Kept]]:
     number = decided
-    backwards = (row for _, packed, _ in batches for row in reversed(unpack(packed)))
-    for at, facts, decisions in islice(backwards, most):
+    for at, facts, decisions in islice(_backwards(batches), most):
         made = tuple([unpack_decision(fields) for fields in decisions])
         yield number, (at, None if facts is None else tuple(facts), made)
         number -= len(made)
+
+
+def _backwards(batches: list[_Batch]) -> Iterator[Any]:
+    for _, packed, _ in batches:
+        yield from reversed(unpack(packed))

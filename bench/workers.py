@@ -24,9 +24,9 @@ import uvloop
 from bench import load
 from bench.processes import Cores, Process, Stage, cpu_s
 
-USERS = 256
+USERS = 128
 """So many that each of two workers has enough connections, however the kernel spreads them, and finds several ready in one turn of its
-loop, as the one process does: with 64 users an answer costs two workers a fifth more than one."""
+loop, as the one process does."""
 REQUESTS = 6_000
 _WARM_REQUESTS = 3_000
 _SHARES_S = 3.0

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from millgate.client.answers import read_hint_s
+
 _MOST_PROMPT_TOKENS, _MOST_OUTPUT_TOKENS = 2_000, 400
 _SDK_TRIES = 3
 """The OpenAI and Anthropic SDKs try twice again by default."""
@@ -151,9 +153,8 @@ def _body(asked: Asked) -> dict[str, Any]:
 def _told_s(headers: httpx.Headers, tries: int) -> float | None:
     if headers.get("x-should-retry") == "false":
         return None
-    if "retry-after-ms" in headers:
-        return float(headers["retry-after-ms"]) / 1e3
-    return min(_SDK_WAIT_S, 0.5 * 2.0 ** (tries - 1))
+    hint_s = read_hint_s(headers)
+    return min(_SDK_WAIT_S, 0.5 * 2.0 ** (tries - 1)) if hint_s is None else hint_s
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import ssl as tls
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -143,20 +143,25 @@ def test_a_queued_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
     run(body())
 
 
+def stream_until(end: asyncio.Event) -> Callable[[Asked], Awaitable[None]]:
+    """Return an engine's answer: a stream of one token that ends then."""
+
+    async def stream(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(event("a"))
+        await end.wait()
+        asked.send(event(finish="stop"), b"data: [DONE]\n\n")
+        asked.end_stream()
+
+    return stream
+
+
 def test_a_removed_engine_finishes_its_streams_and_gets_nothing_new() -> None:
     async def body() -> None:
         old_end = asyncio.Event()
-
-        async def stream(asked: Asked) -> None:
-            asked.open_stream()
-            asked.send(event("a"))
-            await old_end.wait()
-            asked.send(event(finish="stop"), b"data: [DONE]\n\n")
-            asked.end_stream()
-
         second = FakeEngine()
         await second.start()
-        async with gating(stream) as stand:
+        async with gating(stream_until(old_end)) as stand:
             client = await stand.client()
             client.ask(chat(stream=True))
             await client.head()
@@ -181,17 +186,9 @@ def test_the_counts_of_a_pod_that_leaves_stay_until_its_last_stream_has_ended() 
 
     async def body() -> None:
         old_end = asyncio.Event()
-
-        async def stream(asked: Asked) -> None:
-            asked.open_stream()
-            asked.send(event("a"))
-            await old_end.wait()
-            asked.send(event(finish="stop"), b"data: [DONE]\n\n")
-            asked.end_stream()
-
         second = FakeEngine()
         await second.start()
-        async with gating(stream) as stand:
+        async with gating(stream_until(old_end)) as stand:
             (old,) = [engine.name for engine in stand.snapshot.engines]
             counted = f'millgate_engine_ttft_seconds_count{{engine="{old}"}}'
 

@@ -122,7 +122,7 @@ def test_short_jobs_do_not_wait_for_the_distance_that_long_prompts_keep() -> Non
 
 
 def test_when_the_protected_lane_has_gone_home_long_prompts_are_read_one_after_the_other() -> None:
-    """An engine read one long prompt in five minutes all night, for the sake of a chat lane in which there was nobody."""
+    """All night an engine read one long prompt in five minutes, for the sake of an empty chat lane."""
     gate = _gate(long=LaneSettings("long", ttft_slo_s=600.0, deadline_s=600.0))
     for second in range(20):
         _chats(gate, 100 + second, float(second))
@@ -212,7 +212,7 @@ def test_chat_with_one_model_does_not_space_the_long_prompts_of_another() -> Non
 
 
 def test_tokens_of_the_night_do_not_lower_the_limit_of_the_day() -> None:
-    """Batch jobs beside long prompts had slow tokens, which nobody was promised, and ran four at a time where there was room for 32."""
+    """The slow tokens of batch jobs beside long prompts lowered the limit to four where 32 had room; no user was promised faster ones."""
     limit = LimitSettings("slo_gradient", tpot_slo_s=0.05, start=16, minimum=2)
     gate = _gate(limit=limit)
     _chats(gate, 1_000, 0.0)

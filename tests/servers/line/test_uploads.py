@@ -46,7 +46,7 @@ def test_large_uploads_that_do_not_fit_together_all_end() -> None:
 
 
 def test_a_promise_of_bytes_takes_no_room() -> None:
-    """With its first chunk an upload booked all that it announced: few bytes locked everybody else out."""
+    """An upload booked all that it announced with its first chunk: few bytes locked every other peer out."""
     budget = ByteBudget(1000)
     large = bytes(450)
     idle = [of_peer(budget, PEER) for _ in range(8)]

@@ -32,7 +32,7 @@ def move_limit(engine: Engine, now: float) -> int:
 
 
 def _prompts_pay(engine: Engine, signal: Signal, reading: LimitReading, now: float) -> bool:
-    """Return whether a slow TPOT is left to the pace of prompts that a lane is protected from, or nobody's; its limit then stays."""
+    """Return whether a slow TPOT leaves the limit as it is: the pace of prompts answers for it, or the protected lane is quiet."""
     pace = engine.prompts.pace
     if pace is None:
         return False

@@ -94,7 +94,8 @@ class _Share:
 class EngineGate:
     """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off.
 
-    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `most_streams` is what the limit can ever be, None where it may be anything.
+    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `most_streams` is what the limit
+    can ever be, None where it may be anything.
     """
 
     def __init__(
@@ -144,11 +145,12 @@ class EngineGate:
 
         A generous `max_tokens`, or a prompt longer than the prefill meter, then runs alone instead of never.
         """
-        kv_limit, prefill_limit = self.kv_limit, self.prefill_limit
-        return (
-            kv_tokens if kv_limit is None else min(kv_tokens, kv_limit),
-            prefill_tokens if prefill_limit is None else min(prefill_tokens, prefill_limit),
-        )
+        kv_limit = self.kv_limit
+        return kv_tokens if kv_limit is None else min(kv_tokens, kv_limit), self._metered(prefill_tokens)
+
+    def _metered(self, prefill_tokens: int) -> int:
+        limit = self.prefill_limit
+        return prefill_tokens if limit is None else min(prefill_tokens, limit)
 
     def fits(self, prompt_tokens: int, streams: int = 1) -> bool:
         """Return whether a prompt of this size and one output token could ever run here, in so many streams."""
@@ -182,7 +184,7 @@ class EngineGate:
     def take(self, attempt: int, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> None:
         """Give the attempt its permit; the caller has asked `has_room` at this very instant."""
         assert attempt not in self._permits, f"attempt {attempt} already has a permit"
-        _, metered_tokens = self.clip(0, prefill_tokens)
+        metered_tokens = self._metered(prefill_tokens)
         self._permits[attempt] = _Share(kv_tokens, metered_tokens, streams, prefill_tokens)
         self.streams += streams
         self.kv_tokens += kv_tokens

@@ -8,7 +8,7 @@ The first tokens of the protected lane stand behind a prompt that is being read.
 `ttft_slo` of it is left are late. So what is longer than that is spaced so widely that it makes few of them late.
 
 A lane whose prompts are short does not wait for that. And where the protected lane has been quiet for much longer than it usually
-is, as at night, there is nobody to wait for: prompts are read one after the other.
+is, as at night, its prompts stop mattering: the engine reads the others one after the other.
 
 A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read. And
 where no lane is protected, a lane that takes requests by size reads no more than its part while others wait. A long prompt has
@@ -128,7 +128,7 @@ class PrefillPace:
         # The last prompt that kept first tokens waiting for too long: when it was given, and how long; and lanes whose last one did.
         self._blocked_at, self._blocked = -inf, (0.0, 0.0)
         self._blocking: set[str] = set()
-        # Until when answers of the protected lane are foreseen to be written here.
+        # Until when answers of the protected lane are foreseen to be written here; before the first prompt the lane is taken to be busy.
         self._busy_until = inf
         self._paced_s = self._others_s = 0.0
         # Windows since each paced lane was last given a prompt.
@@ -158,7 +158,7 @@ class PrefillPace:
         return max(self._busy_until, self.comings.last_at) + max(WINDOW_S, longest_s)
 
     def is_quiet(self, now: float) -> bool:
-        """Return whether nobody is there for whom prompts are paced."""
+        """Return whether the protected lane has been quiet for so long that prompts need no pace."""
         return self._quiet_at() <= now
 
     def paces(self, lane: str) -> bool:
@@ -232,12 +232,7 @@ class PromptPaces:
         self._caps: dict[str, PrefillCap] = {}
         self._parts: dict[str, PrefillCap] = {}
 
-    def reconfigured(
-        self,
-        paced: "Paced",
-        prior: ServicePrior,
-        comings: Comings,
-    ) -> None:
+    def reconfigured(self, paced: Paced, prior: ServicePrior, comings: Comings) -> None:
         """Protect this from now on, with these caps and parts; what is unchanged goes on."""
         protection, caps, parts = paced
         if protection is None:

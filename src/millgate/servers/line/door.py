@@ -27,6 +27,7 @@ from millgate.servers.line.attempt import LineAttempt
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection, Watchlist
 from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineSettings, Readings, Withdraw
+from millgate.servers.line.job import FULL_HINT_S
 from millgate.servers.line.payloads import Payloads, why_refused
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
@@ -34,7 +35,6 @@ from millgate.servers.requests.routes import EngineRoute
 from millgate.sockets.descriptors import Descriptors, DoorClients
 from millgate.sockets.listening import Listeners, listening_socket
 
-_FULL_HINT_S: Final = 1.0
 _BACKLOG: Final = 1024
 _HANDSHAKE_S: Final = 10.0
 """As long as a head may take at the HTTP door."""
@@ -173,7 +173,7 @@ class LineDoor:
         if self._clients.overdrawn or self._draining:
             self.refused_connections += 1
             core = replies.core_receipts(self.readings(), 0) if trusts is None else []
-            return replies.yielded(To(), core, _FULL_HINT_S)
+            return replies.yielded(To(), core, FULL_HINT_S)
         lines, uploads = self._budget.share(_DOOR, peer), self._budget.share(f"{_DOOR} {peer}", _DOOR)
         return Session(self.limits, self.readings, lines, uploads, _new_mark, self.now(), trusts)
 

@@ -101,6 +101,20 @@ def test_a_llama_server_is_left_alone_until_it_has_looked_for_clients_that_have_
     run(body())
 
 
+def test_what_sglang_shows_counts_as_a_second_old() -> None:
+    """It renews its gauges at every fortieth step: a client that has just left may still be missing in them, or still be there."""
+
+    async def body() -> None:
+        page = b"sglang:num_running_reqs 1\nsglang:num_queue_reqs 0\n"
+        async with standing(metrics=page) as stand:
+            readings = Readings()
+            stand.gateway.driver.observers.append(readings)
+            await until(lambda: readings.seen)
+            assert readings.seen[0][0].seen_at <= time.monotonic() - 1.0
+
+    run(body())
+
+
 def test_an_engine_tells_its_size_before_the_gate_starts() -> None:
     async def body() -> None:
         engine = FakeEngine(metrics=PAGE)

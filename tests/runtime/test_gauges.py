@@ -49,6 +49,59 @@ def test_preemptions_are_counted_over_all_ranks_and_unknown_where_the_engine_is_
     assert [read_gauges(PAGES[engine]).preemptions for engine in ("vllm", "sglang", "tgi")] == [None] * 3
 
 
+_RANK = b'sglang:%s{model_name="m",engine_type="unified",tp_rank="%d",pp_rank="%d",moe_ep_rank="0"%s} %d.0\n'
+
+
+def test_ranks_of_sglang_that_count_the_same_requests_count_once() -> None:
+    """Stages of a pipeline, or all ranks with `--enable-metrics-for-all-schedulers`: the fullest one has all requests."""
+    page = b"".join(
+        _RANK % (name, rank % 2, rank // 2, b"", number)
+        for name, number in ((b"num_running_reqs", 5), (b"num_queue_reqs", 4))
+        for rank in range(4)
+    )
+    gauges = read_gauges(page)
+    assert (gauges.running, gauges.waiting) == (5, 4)
+
+
+def test_ranks_of_sglang_that_have_requests_of_their_own_are_added_up() -> None:
+    """Attention by data-parallel ranks, as `--enable-dp-attention` has it: each rank has its own batch."""
+    page = b"".join(
+        _RANK % (name, rank, 0, b',dp_rank="%d"' % rank, number)
+        for name, number in (
+            (b"num_running_reqs", 5),
+            (b"num_queue_reqs", 4),
+            (b"max_total_num_tokens", 4_000),
+        )
+        for rank in range(4)
+    )
+    gauges = read_gauges(page)
+    assert (gauges.running, gauges.waiting, gauges.kv_tokens) == (20, 16, 16_000)
+
+
+def test_requests_by_priority_are_part_of_the_total() -> None:
+    """SGLang's `--enable-priority-scheduling`: the total has an empty priority, and each priority a series of its own."""
+    page = b"".join(
+        _RANK % (b"num_running_reqs", 0, 0, b',priority="%b"' % priority, number)
+        for priority, number in ((b"", 5), (b"0", 3), (b"10", 2))
+    )
+    assert read_gauges(page).running == 5
+
+
+def test_sglang_says_the_size_of_its_cache_by_a_gauge_since_0_5_11() -> None:
+    page = b"sglang:num_running_reqs 1\nsglang:max_total_num_tokens 16000.0\nsglang:num_retracted_requests_total 7.0\n"
+    assert read_gauges(page).kv_tokens == 16_000
+    assert read_gauges(page).preemptions == 7
+
+
+def test_requests_that_wait_for_the_other_engine_wait() -> None:
+    """SGLang with `--disaggregation-mode`: what is being handed over stands in neither of the two usual counts."""
+    page = (
+        b"sglang:num_running_reqs 1\nsglang:num_queue_reqs 2\n"
+        b"sglang:num_decode_prealloc_queue_reqs 3\nsglang:num_decode_transfer_queue_reqs 4\n"
+    )
+    assert read_gauges(page).waiting == 9
+
+
 def test_an_older_name_is_read_too() -> None:
     page = VLLM.replace(b"kv_cache_usage_perc", b"gpu_cache_usage_perc")
     assert read_gauges(page).kv_share == 0.75
@@ -165,7 +218,7 @@ def test_a_timestamp_behind_the_value_is_ignored() -> None:
 
 
 def test_names_can_be_given() -> None:
-    names = (GaugeNames("mine", "active{kind=llm}", "queued"),)
+    names = (GaugeNames("mine", "active{kind=llm}", ("queued",)),)
     page = b'active{kind="llm"} 2\nactive{kind="other"} 5\nqueued 1\n'
     assert read_gauges(page, names) == Gauges("mine", 2, 1)
 

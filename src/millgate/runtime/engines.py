@@ -16,7 +16,7 @@ from millgate.http1.client.connection import FAULTY
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
-from millgate.runtime.gauges import AFTER_HANGUP_S, GAUGE_NAMES, MOST_PAGE_BYTES, Gauges, read_gauges
+from millgate.runtime.gauges import GAUGE_NAMES, MOST_PAGE_BYTES, UNKNOWN_GAUGES, Gauges, read_gauges
 
 POLL_S = 1.0
 SCRAPE_TIMEOUT_S = 0.2
@@ -134,7 +134,7 @@ class EngineWatch:
         self._driver = driver
         self._now = clock.now
         self._target = target
-        self._after_hangup_s: tuple[float, ...] = AFTER_HANGUP_S
+        self._names = UNKNOWN_GAUGES
         self._loop = asyncio.get_running_loop()
         self._poll_timer: asyncio.TimerHandle | None = None
         self._due: list[float] = []
@@ -163,7 +163,7 @@ class EngineWatch:
         if not self._running:
             return
         now = self._now()
-        for delay_s in self._after_hangup_s:
+        for delay_s in self._names.after_hangup_s:
             if not any(abs(due - (now + delay_s)) < LEAST_GAP_S for due in self._due):
                 self._due.append(now + delay_s)
         self._due.sort()
@@ -192,7 +192,7 @@ class EngineWatch:
 
     def _send(self) -> None:
         now = self._now()
-        gap_s = self._after_hangup_s[0] if self._due else LEAST_GAP_S
+        gap_s = self._names.after_hangup_s[0] if self._due else LEAST_GAP_S
         if self._call is not None or now - self._last_sent < gap_s:
             return
         self._last_sent = now
@@ -204,12 +204,12 @@ class EngineWatch:
             return
         before, self.last = self.last, (gauges := read_gauges(page))
         if gauges.engine != before.engine:
-            own = [row.after_hangup_s for row in GAUGE_NAMES if row.engine == gauges.engine]
-            self._after_hangup_s = own[0] if own else AFTER_HANGUP_S
+            own = [row for row in GAUGE_NAMES if row.engine == gauges.engine]
+            self._names = own[0] if own else UNKNOWN_GAUGES
         self._look_at_size(before, gauges)
         seen = EngineSeen(
             self.engine,
-            self._last_sent,
+            self._last_sent - self._names.late_s,
             gauges.running,
             gauges.waiting,
             gauges.kv_share,

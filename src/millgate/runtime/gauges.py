@@ -25,7 +25,8 @@ _MOST_SERIES_BYTES = 256 * 1024
 _MOST_SERIES_LABELS = 8 * 1024
 # vLLM's info line about its cache, the longest of those that are read, has thirty labels in 1.2 KB.
 _MOST_LINE_BYTES = 8 * 1024
-_MOST_COUNT = 1_000_000
+# Requests at one time, and since the start of an engine.
+_MOST_COUNT, _MOST_EVER = 1_000_000, 1_000_000_000
 # No engine serves with a cache below the shortest context, and believed it would have every request refused as too
 # large. A billion tokens are some 70 TB with the smallest caches that there are.
 _FEWEST_KV_TOKENS, _MOST_KV_TOKENS = 256, 1_000_000_000
@@ -42,56 +43,80 @@ _LABEL = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\
 class GaugeNames(NamedTuple):
     """What one engine calls its gauges.
 
-    `running` and `waiting` count requests; `kv_share` names the share of the KV cache in use (the first name that
-    is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's tokens; `preemptions` counts
+    `running` counts requests, and so does each of `waiting`, of which only the first need be there; `kv_share` names the share of
+    the KV cache in use (the first name that is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's
+    tokens, `kv_tokens` a gauge of them where that is not there; `preemptions` counts
     requests that lost their cache to others, since the engine's start; `adapters` is the info metric about them (LoRA). So many seconds
-    `after_hangup_s` it is read again, and not twice within the first of them.
+    `after_hangup_s` it is read again, and not twice within the first of them. What it shows may be `late_s` old. Series that differ in nothing but the labels `copies`
+    count the same requests; a series with a value for the label `part_by` counts some of those of another.
     """
 
     engine: str
     running: str
-    waiting: str
+    waiting: tuple[str, ...]
     kv_share: tuple[str, ...] = ()
     kv_blocks: tuple[str, str, str] | None = None
+    kv_tokens: str | None = None
     preemptions: str | None = None
     adapters: str | None = None
     after_hangup_s: tuple[float, ...] = AFTER_HANGUP_S
+    late_s: float = 0.0
+    copies: frozenset[bytes] = frozenset()
+    part_by: bytes = b""
 
+
+UNKNOWN_GAUGES = GaugeNames("", "", ())
+"""What is believed of an engine before its first page."""
 
 GAUGE_NAMES: tuple[GaugeNames, ...] = (
     GaugeNames(
         "vllm",
         "vllm:num_requests_running",
-        "vllm:num_requests_waiting",
+        ("vllm:num_requests_waiting",),
         ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         ("vllm:cache_config_info", "num_gpu_blocks", "block_size"),
-        "vllm:num_preemptions_total",
-        "vllm:lora_requests_info",
+        preemptions="vllm:num_preemptions_total",
+        adapters="vllm:lora_requests_info",
     ),
     GaugeNames(
         "sglang",
         "sglang:num_running_reqs",
-        "sglang:num_queue_reqs",
+        # Where prompts are read on other engines, requests wait for the other side in queues of their own (its `metrics_collector.py`).
+        (
+            "sglang:num_queue_reqs",
+            "sglang:num_grammar_queue_reqs",
+            "sglang:num_prefill_bootstrap_queue_reqs",
+            "sglang:num_prefill_prealloc_queue_reqs",
+            "sglang:num_prefill_inflight_queue_reqs",
+            "sglang:num_decode_prealloc_queue_reqs",
+            "sglang:num_decode_transfer_queue_reqs",
+        ),
         ("sglang:token_usage",),
         ("sglang:cache_config_info", "num_pages", "page_size"),
+        "sglang:max_total_num_tokens",
+        "sglang:num_retracted_requests_total",
+        # It renews them at every fortieth step of decoding (`--decode-log-interval`), which takes some 25 ms.
+        late_s=1.0,
+        copies=frozenset((b"tp_rank", b"pp_rank", b"moe_ep_rank")),
+        part_by=b"priority",
     ),
     GaugeNames(
         "trtllm",
         "trtllm_num_requests_running",
-        "trtllm_num_requests_waiting",
+        ("trtllm_num_requests_waiting",),
         ("trtllm_kv_cache_utilization",),
     ),
     GaugeNames(
         "triton",
         "nv_trt_llm_request_metrics{request_type=scheduled}",
-        "nv_trt_llm_request_metrics{request_type=waiting}",
+        ("nv_trt_llm_request_metrics{request_type=waiting}",),
         ("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",),
     ),
-    GaugeNames("tgi", "tgi_batch_current_size", "tgi_queue_size"),
+    GaugeNames("tgi", "tgi_batch_current_size", ("tgi_queue_size",)),
     GaugeNames(
         "llamacpp",
         "llamacpp:requests_processing",
-        "llamacpp:requests_deferred",
+        ("llamacpp:requests_deferred",),
         ("llamacpp:kv_cache_usage_ratio",),
         # It looks for clients that have left after each second in which none of its tasks was done, and a reading is a task (b11434).
         after_hangup_s=(1.2, 2.5),
@@ -121,49 +146,64 @@ def read_gauges(page: bytes, names: Sequence[GaugeNames] = GAUGE_NAMES) -> Gauge
         return Gauges()
     page = b"\n" + page
     for row in names:
-        values = list(_values(page, row.running))
-        if values:
+        if any(_series(page, row.running)):
             return Gauges(
                 row.engine,
-                _total(values),
-                _total(list(_values(page, row.waiting))),
+                _total(page, row, (row.running,)),
+                _total(page, row, row.waiting),
                 _share(page, row.kv_share),
-                _kv_tokens(page, row.kv_blocks),
+                _kv_tokens(page, row),
                 _model(page, row.running),
-                None if row.preemptions is None else _total(list(_values(page, row.preemptions))),
+                None if row.preemptions is None else _total(page, row, (row.preemptions,), _MOST_EVER),
                 None if row.adapters is None else _adapters(page, row.adapters.encode()),
             )
     return Gauges()
 
 
-def _total(values: list[float]) -> int | None:
-    """Add up the series of one gauge; one bad series spoils the sum."""
-    if not values or not all(0 <= value <= _MOST_COUNT for value in values):
-        return None
-    return round(sum(values))
+def _total(page: bytes, row: GaugeNames, specs: tuple[str, ...], most: int = _MOST_COUNT) -> int | None:
+    """Add up the series of these gauges, each request once; unknown without the first gauge, or with one bad series."""
+    total = 0.0
+    for number, spec in enumerate(specs):
+        counts: dict[frozenset[tuple[bytes, bytes]], float] = {}
+        for labels, value in _series(page, spec):
+            if not 0 <= value <= most:
+                return None
+            if not labels.get(row.part_by):
+                rank = frozenset([each for each in labels.items() if each[0] not in row.copies])
+                counts[rank] = max(value, counts.get(rank, 0.0))
+        if not counts and not number:
+            return None
+        total += sum(counts.values())
+    return round(total)
 
 
 def _share(page: bytes, specs: tuple[str, ...]) -> float | None:
     """The fullest cache decides: with several ranks the first full one preempts."""
     for spec in specs:
-        values = list(_values(page, spec))
+        values = [value for _, value in _series(page, spec)]
         if values:
             return max(values) if all(0 <= value <= 1 for value in values) else None
     return None
 
 
-def _kv_tokens(page: bytes, spec: tuple[str, str, str] | None) -> int | None:
-    """Blocks times tokens per block, added over data-parallel ranks; vLLM writes "None" until the cache has been sized."""
-    if spec is None:
-        return None
+def _kv_tokens(page: bytes, row: GaugeNames) -> int | None:
+    """Return what the cache holds, added over data-parallel ranks."""
+    total = _tokens_of_blocks(page, row.kv_blocks) if row.kv_blocks is not None else 0
+    if not total and row.kv_tokens is not None:
+        total = _total(page, row, (row.kv_tokens,), _MOST_KV_TOKENS) or 0
+    return total if _FEWEST_KV_TOKENS <= total <= _MOST_KV_TOKENS else None
+
+
+def _tokens_of_blocks(page: bytes, spec: tuple[str, str, str]) -> int:
+    """Blocks times tokens per block; vLLM writes "None" until the cache has been sized, and then it is 0."""
     metric, blocks, block_tokens = spec
     total = 0
     for labels, _ in _samples(page, metric.encode()):
         sizes = [labels.get(name.encode(), b"") for name in (blocks, block_tokens)]
         if not all(map(_WHOLE_NUMBER.fullmatch, sizes)):
-            return None
+            return 0
         total += int(sizes[0]) * int(sizes[1])
-    return total if _FEWEST_KV_TOKENS <= total <= _MOST_KV_TOKENS else None
+    return total
 
 
 def _model(page: bytes, spec: str) -> str | None:
@@ -193,13 +233,13 @@ def _adapters(page: bytes, metric: bytes) -> AdaptersSeen | None:
     return AdaptersSeen(slots, tuple([name.decode() for name in running]))
 
 
-def _values(page: bytes, spec: str) -> Iterator[float]:
-    """Yield the values of the series that match `metric` or `metric{label=value}`."""
+def _series(page: bytes, spec: str) -> Iterator[tuple[dict[bytes, bytes], float]]:
+    """Yield labels and values of the series that match `metric` or `metric{label=value}`."""
     metric, _, wanted = spec.rstrip("}").partition("{")
     label, _, value = wanted.partition("=")
     for labels, number in _samples(page, metric.encode()):
         if not wanted or labels.get(label.encode()) == value.encode():
-            yield number
+            yield labels, number
 
 
 def _samples(page: bytes, metric: bytes) -> Iterator[tuple[dict[bytes, bytes], float]]:

@@ -163,6 +163,32 @@ def test_an_engine_that_lets_go_again_is_believed_again() -> None:
     assert not _engine(gate, 5.2).ignores_hangups
 
 
+def test_an_engine_that_takes_long_to_let_go_is_believed() -> None:
+    """SGLang aborts a stream 2 s after its client has left: far later than was expected, and far sooner than its answer ends."""
+    gate = _gate()
+    _arrive(gate, 1, 0.0)
+    _gauge(gate, 0.9, 1)
+    gate.handle(ClientGone(1), 1.0)
+    _gauge(gate, 2.5, 1)
+    assert _engine(gate, 2.5).ignores_hangups
+    _gauge(gate, 3.5, 0)
+
+    assert not _engine(gate, 3.5).ignores_hangups
+    assert _engine(gate, 3.5).abort_lag_s > 1.0
+
+
+def test_an_answer_that_has_run_to_its_end_was_not_let_go() -> None:
+    gate = _gate()
+    _arrive(gate, 1, 0.0)
+    _gauge(gate, 0.9, 1)
+    gate.handle(ClientGone(1), 1.0)
+    _gauge(gate, 5.0, 1)
+    _gauge(gate, 9.0, 0)
+
+    assert _engine(gate, 9.0).ignores_hangups
+    assert _engine(gate, 9.0).abort_lag_s == pytest.approx(0.3)
+
+
 def test_the_abort_lag_is_learned_from_readings() -> None:
     gate = _gate()
     for attempt in range(40):

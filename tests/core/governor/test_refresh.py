@@ -67,6 +67,24 @@ def test_a_refresh_in_mid_answer_is_served_when_the_engine_has_let_go(
     assert admitted_at[0] <= _PRESSED_AT + _ABORT_LAG_S + 0.5
 
 
+def test_a_refresh_before_an_engine_that_lets_go_late_is_not_refused_for_good() -> None:
+    """SGLang lets go of a stream 2 s after its client has left. The gate has seen that once before."""
+    lane = LaneSettings("interactive", ttft_slo_s=5.0, deadline_s=5.0)
+    gate = governor(lane, engines=(EngineSettings("engine", 1, prior=steady_prior(10.0)),))
+    for attempt, begun_at in ((1, 0.0), (2, 20.0)):
+        gate.handle(_Stage.arrival(attempt, stream=True), begun_at)
+        gate.handle(FirstToken(attempt), begun_at + 0.1)
+        gate.handle(EngineSeen("engine", begun_at + 2.0, 1, 0), begun_at + 2.0)
+        gate.handle(ClientGone(attempt), begun_at + 2.5)
+        if attempt == 1:
+            gate.handle(EngineSeen("engine", 4.0, 1, 0), 4.0)
+            gate.handle(EngineSeen("engine", 5.0, 0, 0), 5.0)
+    second_try = gate.handle(_Stage.arrival(99, stream=True), 22.51)[0]
+
+    assert isinstance(second_try, Queue)
+    assert second_try.expected_wait_s <= 2.5
+
+
 def test_where_nothing_is_queued_a_refresh_is_told_to_come_back_when_the_engine_has_let_go() -> None:
     """`max_queue: 0`: it is refused, but never for good, and its hint is the abort lag and not the rest of the answer."""
     lane = LaneSettings("primitive", ttft_slo_s=5.0, deadline_s=5.0, max_queue=0)

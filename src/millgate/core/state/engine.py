@@ -122,8 +122,11 @@ class Permit:
 
 # How long an engine takes to notice a hang-up before it has been measured (design section 4).
 PRIOR_ABORT_LAG_S: Final = 0.3
-# An engine that has not let go after this many abort lags ignores hang-ups.
+# An engine that has not let go after this many abort lags ignores hang-ups, until it lets go long before its answer's end.
 _IGNORING_LAGS: Final = 3.0
+# That is before this share of what was left of the answer. SGLang takes 2 s to abort a stream, and 4 s to see that nobody
+# waits for a whole answer (its `tokenizer_manager.py`).
+_LETS_GO_SHARE: Final = 0.5
 
 
 class Hangups:
@@ -160,7 +163,7 @@ class Hangups:
         auto = self._configured is IgnoresHangups.AUTO
         if ignoring:
             self.ignored = self.ignored or (auto and lag_s > patience_s)
-        elif lag_s <= patience_s:
+        elif lag_s <= max(patience_s, _LETS_GO_SHARE * (permit.due_at - permit.gone_at)):
             self.lag.add(lag_s)
             self.ignored = self.ignored and not auto
 

@@ -408,3 +408,16 @@ def test_an_admin_token_that_can_be_guessed_is_refused_without_being_shown(write
         load_config(file, {"MILLGATE_ADMIN_TOKEN": "qqqqqqqqqqqqqqq"})
     assert "qqq" not in str(caught.value)
     assert load_config(file, {"MILLGATE_ADMIN_TOKEN": "q" * 16}).admin_token is not None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ("'metrics'", "engines[0].metrics: must match"),
+        ("':99999/metrics'", "engines[0].metrics: port 99999 is above 65535"),
+        ("'http://127.0.0.1:8002/metrics'", "engines[0].metrics: must match"),
+    ],
+)
+def test_a_metrics_page_is_a_path_with_a_port_perhaps(write: Write, metrics: str, said: str) -> None:
+    engine = f"engines: [{{url: 'http://127.0.0.1:8000', metrics: {metrics}}}]\n"
+    assert any(said in line for line in refusal(write, engine))

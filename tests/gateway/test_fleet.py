@@ -413,3 +413,53 @@ def test_a_light_request_goes_to_an_engine_that_is_up_and_to_the_next_when_it_ca
             assert stand.gateway.door.ongoing == 0
 
     run(body())
+
+
+def test_gauges_may_stand_at_a_port_of_their_own() -> None:
+    """Triton answers at one port and shows its metrics at another one."""
+
+    async def body() -> None:
+        page = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 0\n"
+        engine, gauges = FakeEngine(answer_whole), FakeEngine(answer_whole, page)
+        await engine.start()
+        await gauges.start()
+        address = EngineAddress(
+            "engine", "127.0.0.1", engine.port, base_path="/models", metrics=f":{gauges.port}/metrics"
+        )
+        core = Settings((LaneSettings("lane"),), (EngineSettings("engine", 4, prior=FAST),))
+        gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings((address,), port=0))
+        await gateway.start()
+        try:
+            await until(lambda: gateway.driver.snapshot().engines[0].seen_running == 3)
+            asked = await fleet.ask_engine(address)
+            assert asked is not None
+            assert asked.running == 3
+            assert not engine.scrapes
+        finally:
+            await gateway.stop()
+            await engine.stop()
+            await gauges.stop()
+
+    run(body())
+
+
+def test_an_engine_whose_gauges_nobody_may_read_is_not_asked_for_them() -> None:
+    async def body() -> None:
+        engine = FakeEngine(answer_whole, b"vllm:num_requests_running 3\n")
+        await engine.start()
+        address = EngineAddress("engine", "127.0.0.1", engine.port, metrics=None)
+        core = Settings((LaneSettings("lane"),), (EngineSettings("engine", 4, prior=FAST),))
+        gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings((address,), port=0))
+        await gateway.start()
+        try:
+            client = Client(*await asyncio.open_connection("127.0.0.1", gateway.port))
+            client.ask(chat())
+            assert (await client.answer()).status == 200
+            client.leave()
+            await asyncio.sleep(0.5)
+            assert not engine.scrapes
+        finally:
+            await gateway.stop()
+            await engine.stop()
+
+    run(body())

@@ -199,6 +199,7 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             api_key=api_key.get_secret_value() if api_key is not None else None,
             # A provider is asked nothing but requests: its own limits and failures say how it is.
             health=engine.health if engine.account is None else None,
+            metrics=engine.metrics,
             metered=engine.account is not None,
             kv_lease_s=engine.kv_lease,
             bootstrap_port=engine.meeting_port,

@@ -204,8 +204,8 @@ def _resized(before: EngineSettings, now: EngineSettings) -> Mapping[str, object
 
 
 async def ask_engines(config: Config, addresses: Iterable[EngineAddress]) -> dict[str, EngineFacts]:
-    """Return what the engines tell of their size, by name; those whose limits are given are not asked."""
-    names = {engine.name for engine in _unsure(config)}
+    """Return what the engines tell of their size, by name; not asked are those whose limits are given, or that have no metrics."""
+    names = {engine.name for engine in _unsure(config) if engine.metrics is not None}
     unsure = [address for address in addresses if address.name in names and address.host]
     answers = await asyncio.gather(*(ask_engine(address, _ASK_WITHIN_S) for address in unsure))
     return {

@@ -15,6 +15,7 @@ from millgate.config.units import format_duration
 from millgate.config.values import is_loopback
 
 _LONGEST_SECRET = 4096
+_MOST_PORT: Final = 65_535
 _SHORTEST_ADMIN_TOKEN = 16
 """Characters; with 30 guesses a minute even one of digits alone is not found."""
 _HEADER_NAME: Final = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
@@ -43,6 +44,7 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
         *_quotas(config),
         *_named_lanes(config),
         *_roles(config),
+        *_metrics_ports(config),
         *_adapters(config),
         *_required_places(config),
     ]
@@ -315,6 +317,14 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
                 path,
                 f"{engine.kv_transfer} needs an engine with `role: {other}` and the same `kv_transfer`",
             )
+
+
+def _metrics_ports(config: Config) -> Iterator[tuple[SettingPath, str]]:
+    """Find metrics pages at ports that there are not."""
+    for index, engine in enumerate(config.engines):
+        port = (engine.metrics or "").partition("/")[0].removeprefix(":")
+        if port and int(port) > _MOST_PORT:
+            yield ("engines", index, "metrics"), f"port {port} is above {_MOST_PORT}"
 
 
 def _required_places(config: Config) -> Iterator[tuple[SettingPath, str]]:

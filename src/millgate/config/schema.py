@@ -249,6 +249,13 @@ class EngineConfig(Section):
         description="Path of its health page, asked once a second; below 500 is well. `null` asks none: then only "
         "failed requests take it out.",
     )
+    metrics: str | None = Field(
+        default="/metrics",
+        pattern=r"^(:[1-9]\d{0,4})?/[!-~]*$",
+        max_length=1024,
+        description="Path of its metrics page, which is read once a second; with a port before it where it has one of its own, as Triton's has: "
+        "`:8002/metrics`. `null` reads none.",
+    )
     limit: LimitConfig = Field(
         default_factory=LimitConfig, description="How the number of streams moves below `max_inflight`."
     )

@@ -26,11 +26,11 @@ _NOWHERE = "no address was found for its name"
 
 
 class _Engine(NamedTuple):
-    """One engine's connections, and what watches its gauges, its adapters and its health, over a pool of its own."""
+    """One engine's connections, and what watches its gauges, its adapters and its health, over pools of its own."""
 
     address: EngineAddress
     pool: UpstreamPool
-    watch_pool: UpstreamPool
+    watch_pools: tuple[UpstreamPool, UpstreamPool]
     watch: EngineWatch
     adapters: AdapterWatch
     check: HealthCheck
@@ -40,7 +40,8 @@ class _Engine(NamedTuple):
         if not self.address.host:
             return
         if not self.address.metered:
-            self.watch.start()
+            if self.address.metrics is not None:
+                self.watch.start()
             self.adapters.start()
         self.check.start()
 
@@ -49,6 +50,11 @@ class _Engine(NamedTuple):
         self.watch.stop()
         self.adapters.stop()
         self.check.stop()
+
+    @property
+    def pools(self) -> tuple[UpstreamPool, ...]:
+        """All its connections."""
+        return self.pool, *self.watch_pools
 
     @property
     def route(self) -> EngineRoute:
@@ -97,9 +103,7 @@ class Fleet:
     @property
     def connections(self) -> int:
         """How many connections to engines are open or being made, those of engines that are no longer ours too."""
-        return sum(
-            engine.pool.open + engine.watch_pool.open for engine in (*self._engines.values(), *self._retired)
-        )
+        return sum(pool.open for engine in (*self._engines.values(), *self._retired) for pool in engine.pools)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -125,8 +129,8 @@ class Fleet:
     def close(self) -> None:
         """Close every connection, those of engines that are no longer ours too."""
         for engine in (*self._engines.values(), *self._retired):
-            engine.pool.close()
-            engine.watch_pool.close()
+            for pool in engine.pools:
+                pool.close()
 
     def adopt(self, addresses: tuple[EngineAddress, ...], settings: UpstreamSettings) -> None:
         """Reach these engines from now on; calls to others go on to their end.
@@ -138,7 +142,7 @@ class Fleet:
         for address in addresses:
             known = before.pop(address.name, None)
             if known is not None and known.address.place == address.place:
-                for pool in (known.pool, known.watch_pool):
+                for pool in known.pools:
                     pool.adopt(settings, address.ssl, address.server_name)
                 self._engines[address.name] = known._replace(address=address)
                 continue
@@ -153,14 +157,17 @@ class Fleet:
     def _retire(self, engine: _Engine) -> None:
         """Keep it while calls to it are under way: attempts hold on to its pool."""
         engine.stop()
-        engine.watch_pool.close()
+        for pool in engine.watch_pools:
+            pool.close()
         self._retired = [old for old in self._retired if old.pool.open]
         self._retired.append(engine)
 
     def _connect(self, address: EngineAddress) -> _Engine:
         pool, watch_pool = _pool(address, self._settings), _pool(address, self._settings)
         base, name = address.base_path.encode(), address.name
-        watch = EngineWatch(name, watch_pool, self._driver, self._clock, target=base + b"/metrics")
+        gauge_port, gauge_target = address.gauges
+        gauge_pool = _pool(replace(address, port=gauge_port), self._settings)
+        watch = EngineWatch(name, gauge_pool, self._driver, self._clock, target=gauge_target)
         watch.on_size = lambda gauges: self.on_size(name, gauges)
         adapters = AdapterWatch(
             watch_pool,
@@ -178,7 +185,7 @@ class Fleet:
         check.is_shut = partial(self._is_shut, name) if address.metered else None
         check.listen(pool)
         pool.on_head = partial(tell_quotas, self._driver, name) if address.metered else None
-        return _Engine(address, pool, watch_pool, watch, adapters, check)
+        return _Engine(address, pool, (watch_pool, gauge_pool), watch, adapters, check)
 
     def _turned(self, standing: EngineStanding) -> None:
         self.on_turn(standing)  # which is set later
@@ -227,5 +234,6 @@ async def answers(address: EngineAddress, within_s: float = 2.0) -> bool:
 
 async def ask_engine(address: EngineAddress, within_s: float = 2.0) -> Gauges | None:
     """Read an engine's gauges and the size of its KV cache once; None when it shows no metrics page in time."""
-    with closing(_pool(address, UpstreamSettings(connect_s=within_s))) as pool:
-        return await discover(pool, address.base_path.encode() + b"/metrics", within_s)
+    port, target = address.gauges
+    with closing(_pool(replace(address, port=port), UpstreamSettings(connect_s=within_s))) as pool:
+        return await discover(pool, target, within_s)

@@ -23,7 +23,8 @@ class EngineAddress:
     """Where one engine listens; `name` is the core's name for it, `base_path` stands before `/v1/...`.
 
     `server_name` is what its certificate must be for, by default `host`; `api_key` replaces clients' credentials.
-    `health` is the path of its health page, None where requests alone shall tell how it is. Of a `metered` one, a
+    `health` is the path of its health page, None where requests alone shall tell how it is, `metrics` that of its gauges, with `:port` before it
+    where they have one of their own, None where they are not read. Of a `metered` one, a
     provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes while the
     gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty `host` is a name that
     nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`,
@@ -38,15 +39,23 @@ class EngineAddress:
     server_name: str | None = None
     api_key: str | None = field(default=None, repr=False)
     health: str | None = "/health"
+    metrics: str | None = "/metrics"
     metered: bool = False
     is_up: bool = True
     kv_lease_s: float = KV_LEASE_S
     bootstrap_port: int | None = None
 
     @property
-    def place(self) -> tuple[str, int, str, bool, str | None, bool]:
+    def place(self) -> tuple[str, int, str, bool, str | None, str | None, bool]:
         """Return what makes it the same server: its credentials and certificates may change."""
-        return self.host, self.port, self.base_path, self.ssl is not None, self.health, self.metered
+        is_secure = self.ssl is not None
+        return self.host, self.port, self.base_path, is_secure, self.health, self.metrics, self.metered
+
+    @property
+    def gauges(self) -> tuple[int, bytes]:
+        """Return the port and the target of its metrics page."""
+        port, slash, path = (self.metrics or "").removeprefix(":").partition("/")
+        return int(port or self.port), ((self.base_path if not port else "") + slash + path).encode()
 
     @classmethod
     def from_url(cls, name: str, url: str, *, files: TlsFiles | None = None, **more: Any) -> Self:

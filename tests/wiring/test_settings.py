@@ -237,6 +237,7 @@ def test_the_example_names_a_model_that_an_engine_has() -> None:
         ({}, "auto", IgnoresHangups.AUTO),
         ({"workers": 2}, "auto", IgnoresHangups.NO),
         ({"workers": 2}, "yes", IgnoresHangups.YES),
+        ({"workers": 2}, "whole", IgnoresHangups.WHOLE),
         ({"cluster": {"store": "redis://store:6379"}}, "auto", IgnoresHangups.NO),
     ],
 )

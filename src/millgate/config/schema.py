@@ -28,6 +28,7 @@ from millgate.config.values import (
     Duration,
     HeaderName,
     Host,
+    IgnoredHangups,
     Name,
     Network,
     Number,
@@ -38,7 +39,6 @@ from millgate.config.values import (
     Size,
     Url,
     VariableName,
-    YesNoAuto,
     is_address,
 )
 
@@ -263,10 +263,10 @@ class EngineConfig(Section):
         default=None,
         description="What a provider grants the account behind this address. Default: no limits are known.",
     )
-    ignores_hangups: YesNoAuto = Field(
+    ignores_hangups: IgnoredHangups = Field(
         default="auto",
-        description="Whether it goes on generating for clients that left; `auto` finds out, and where replicas or workers share "
-        "the engine, whose gauges then count the work of all, means `no`.",
+        description="Whether it goes on generating for clients that left; `whole`: all but streams. `auto` finds out, and where "
+        "replicas or workers share the engine, whose gauges then count the work of all, means `no`.",
     )
     profile: str | None = Field(
         default=None,

@@ -133,7 +133,8 @@ def _word_of(value: object) -> object:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
-YesNoAuto = Annotated[Literal["auto", "yes", "no"], BeforeValidator(_word_of)]
+YesOrNo = Annotated[Literal["yes", "no"], BeforeValidator(_word_of)]
+IgnoredHangups = Annotated[Literal["auto", "yes", "no", "whole"], BeforeValidator(_word_of)]
 Url = Annotated[str, AfterValidator(check_url)]
 Host = Annotated[str, Field(min_length=1), AfterValidator(_without_brackets)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}$")]

@@ -103,11 +103,12 @@ class DeadlineFrom(StrEnum):
 
 
 class IgnoresHangups(StrEnum):
-    """Whether an engine keeps generating for clients that left: found out, certainly, or certainly not."""
+    """Which answers an engine generates to their end for clients that left: found out, all, none, or those not streamed."""
 
     AUTO = "auto"
     YES = "yes"
     NO = "no"
+    WHOLE = "whole"
 
 
 class Role(StrEnum):

@@ -76,6 +76,34 @@ def test_an_engine_that_ignores_hangups_keeps_the_permit_until_its_tokens_are_ou
     assert gate.next_wake() == pytest.approx(2.0 + 80 * 0.099)
 
 
+def test_an_engine_that_computes_whole_answers_to_their_end_keeps_their_permits_and_no_streams() -> None:
+    """As `transformers serve` does, which has no gauge."""
+    gate = _gate(IgnoresHangups.WHOLE, cap=2)
+    gate.handle(Arrived(1, prompt_bytes=400, max_tokens=100, stream=False), 0.0)
+    _arrive(gate, 2, 0.0)
+    gate.handle(FirstToken(2), 0.1)
+    gate.handle(Tick(), 0.2)
+    gate.handle(ClientGone(1), 4.0)
+    gate.handle(ClientGone(2), 4.0)
+
+    assert gate.next_wake() == pytest.approx(4.3)
+    gate.handle(Tick(), 4.4)
+    assert _engine(gate, 4.4).departing == 1
+    # It has been at the whole answer for 4 of 10 s.
+    assert gate.next_wake() == pytest.approx(10.0)
+    gate.handle(Tick(), 10.1)
+    assert _engine(gate, 10.1).running == 0
+
+
+def test_a_whole_answer_that_takes_longer_than_expected_keeps_its_permit_for_an_abort_lag() -> None:
+    gate = _gate(IgnoresHangups.YES)
+    gate.handle(Arrived(1, prompt_bytes=400, max_tokens=100, stream=False), 0.0)
+    gate.handle(Tick(), 0.2)
+    gate.handle(ClientGone(1), 12.0)
+
+    assert gate.next_wake() == pytest.approx(12.3)
+
+
 def test_a_fresh_gauge_decides_when_the_client_is_out_of_the_engine() -> None:
     gate = _gate(cap=2)
     _arrive(gate, 1, 0.0)

@@ -298,14 +298,17 @@ def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -
     if permit.is_elsewhere:
         is_paired = attempt.reading is not None and attempt.reading.is_paired
         return engine.hangups.lag.mean if is_paired else 0.0  # the engine has not heard of it
-    if engine.settings.ignores_hangups is IgnoresHangups.NO:
+    said, streamed = engine.settings.ignores_hangups, attempt.request.arrival.stream
+    if said is IgnoresHangups.NO or (said is IgnoresHangups.WHOLE and streamed):
         return engine.hangups.lag.mean
     if not engine.hangups.ignored and not has_fresh_gauge(engine, now):
         return engine.hangups.lag.mean
     remaining = max(1, attempt.request.kv_tokens - attempt.request.prompt_tokens - permit.output_seen)
     remaining = -(-remaining // permit.answers)
     prefill_s = permit.expected_ttft_s if permit.first_token_at is None else 0.0
-    return prefill_s + remaining * engine.service.tpot_s(engine.gate.limit.current())
+    rest_s = prefill_s + remaining * engine.service.tpot_s(engine.gate.limit.current())
+    # How far it is with an answer that is not streamed is never seen: it has been at it since it was sent.
+    return rest_s if streamed else max(engine.hangups.lag.mean, permit.sent_at + rest_s - now)
 
 
 def release(

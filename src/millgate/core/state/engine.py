@@ -127,23 +127,24 @@ _IGNORING_LAGS: Final = 3.0
 # That is before this share of what was left of the answer. SGLang takes 2 s to abort a stream, and 4 s to see that nobody
 # waits for a whole answer (its `tokenizer_manager.py`).
 _LETS_GO_SHARE: Final = 0.5
+_IGNORING: Final = frozenset((IgnoresHangups.YES, IgnoresHangups.WHOLE))
 
 
 class Hangups:
-    """What is known of one engine: its abort `lag`, and whether hang-ups are `ignored`, as configured or as learned."""
+    """What is known of one engine: its abort `lag`, and whether hang-ups are `ignored`, of all answers or of whole ones, as configured or as learned."""
 
     __slots__ = ("_configured", "ignored", "lag")
 
     def __init__(self, configured: IgnoresHangups) -> None:
         self._configured = configured
-        self.ignored = configured is IgnoresHangups.YES
+        self.ignored = configured in _IGNORING
         self.lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
 
     def reconfigured(self, configured: IgnoresHangups) -> None:
         """Take this setting; what was learned stays where it says to learn."""
         self._configured = configured
         if configured is not IgnoresHangups.AUTO:
-            self.ignored = configured is IgnoresHangups.YES
+            self.ignored = configured in _IGNORING
 
     def departs_at(self, permit: Permit) -> float:
         """Return when the permit of a client that has left is expected to end: after the engine's abort lag.

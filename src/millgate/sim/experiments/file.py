@@ -19,7 +19,7 @@ from millgate.config.document import read_document
 from millgate.config.load import load_config
 from millgate.config.problems import ConfigError, Problem, ValueOrigin as Spot
 from millgate.config.schema import Config
-from millgate.config.values import Count, Duration, Number, Section, YesNoAuto
+from millgate.config.values import Count, Duration, Number, Section, YesOrNo
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import DEFAULT_PROFILE, load_profiles
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
@@ -83,7 +83,7 @@ class EnginesSpec(Section):
 
     profile: str = Field(default=DEFAULT_PROFILE, description="For engines of the gate's file without one.")
     abort_lag: Duration = Field(default=USUAL_ABORT_LAG_S, ge=0, description="Work after a hang-up.")
-    ignores_hangups: YesNoAuto = Field(default="no", description="`yes`: works on to the end in vain.")
+    ignores_hangups: YesOrNo = Field(default="no", description="`yes`: works on to the end in vain.")
     telemetry_delay: Duration = Field(default=0.0, ge=0, description="Age of the gauges when read.")
 
 

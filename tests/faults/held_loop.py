@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-import uvloop
 from lab.upstream import answers
 
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
 from millgate.gateway.settings import LineAddress
+from millgate.sockets.loop import GateLoop
 from millgate.wiring.governor import build_governor
 
 MOST_S = 0.050
@@ -143,8 +143,8 @@ def request(path: bytes, body: bytes, kind: bytes = b"application/json") -> list
 
 
 def at_leisure(scene: Coroutine[None, None, None]) -> None:
-    """Run a scene on uvloop, as the gateway runs, for as long as many large bodies take."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    """Run a scene on the loop of the gateway, for as long as many large bodies take."""
+    with asyncio.Runner(loop_factory=GateLoop) as runner:
         runner.run(scene)
 
 

@@ -14,13 +14,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvloop
-
 from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaRule, Settings
 from millgate.core.snapshot import LaneSnapshot, Snapshot
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
 from millgate.runtime.callers import CallerSettings
 from millgate.servers.http import DoorSettings
+from millgate.sockets.loop import GateLoop
 from millgate.wiring.governor import build_governor
 
 CHAT = b"/v1/chat/completions"
@@ -29,13 +28,13 @@ PATIENCE_S = 5.0
 
 
 def run(test: Awaitable[None]) -> None:
-    """Run an asynchronous test body on uvloop, as the gateway runs."""
+    """Run an asynchronous test body on the loop of the gateway."""
 
     async def bounded() -> None:
         async with asyncio.timeout(30):
             await test
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=GateLoop) as runner:
         runner.run(bounded())
 
 

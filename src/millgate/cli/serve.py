@@ -173,9 +173,9 @@ def on_uvloop(work: Coroutine[Any, Any, int]) -> int:
     """Do this work on a loop of its own, and return its exit code."""
     import asyncio
 
-    import uvloop
+    from millgate.sockets.loop import GateLoop
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=GateLoop) as runner:
         return runner.run(work)
 
 

@@ -11,7 +11,6 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
-import uvloop
 from pydantic import SecretStr
 
 from millgate import __version__
@@ -22,6 +21,7 @@ from millgate.cli.json_stderr import take_over
 from millgate.cli.workers import read_recipe
 from millgate.config.load import Loaded
 from millgate.gateway.workers.worker import WorkerSide
+from millgate.sockets.loop import GateLoop
 
 if TYPE_CHECKING:
     from millgate.gateway import Gateway
@@ -77,7 +77,7 @@ def main(descriptor: str, supervisor: str) -> int:
     os.setpgid(0, 0)
     if not sys.stderr.isatty():
         take_over()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=GateLoop) as runner:
         return runner.run(work(int(descriptor)))
 
 

@@ -1,0 +1,69 @@
+"""The loop of every process of a gate: uvloop, but a silent name server keeps no process from its end.
+
+uvloop looks names up in four threads of its own and waits for them when it is closed, so that four names without an answer
+keep every other one waiting, too. Here each look-up has a daemon thread, and each name has one look-up at a time.
+"""
+
+import socket
+from asyncio import wrap_future
+from concurrent.futures import Future
+from functools import partial
+from ipaddress import ip_address
+from ssl import SSLError
+from threading import Thread
+from typing import Any
+
+from uvloop import Loop
+
+
+class GateLoop(Loop):
+    """uvloop with look-ups of names that end with the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: dict[tuple[object, ...], Future[Any]] = {}
+
+    async def getaddrinfo(self, host: Any, port: Any, **hints: Any) -> Any:
+        """Return the addresses of this name as `socket.getaddrinfo` does; raises OSError."""
+        question = (host, port, *sorted(hints.items()))
+        answer = self._asked.get(question)
+        if answer is None or answer.done():
+            answer = self._asked[question] = Future()
+            # Several may wait for it: one of them who leaves must not cancel it.
+            answer.set_running_or_notify_cancel()
+            Thread(target=_ask, args=(answer, host, port, hints), daemon=True).start()
+        return await wrap_future(answer)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **how: Any
+    ) -> Any:
+        """Connect as uvloop does, to the first address of a name that takes the connection."""
+        connect = partial(super().create_connection, protocol_factory, **how)
+        if host is None or _is_address(host):
+            return await connect(host, port)
+        if how.get("ssl") and not how.get("server_hostname"):
+            connect = partial(connect, server_hostname=host)
+        refused = OSError(f"{host} has no address")
+        for *_kind, (address, *_port) in await self.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            try:
+                return await connect(address, port)
+            except SSLError:
+                raise
+            except OSError as error:
+                refused = error
+        raise refused
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _ask(answer: Future[Any], host: Any, port: Any, hints: dict[str, Any]) -> None:
+    try:
+        answer.set_result(socket.getaddrinfo(host, port, **hints))
+    except (OSError, UnicodeError) as error:  # what is no name at all raises the latter
+        answer.set_exception(error)

@@ -50,6 +50,15 @@ def test_a_tenant_that_is_no_name_is_refused(capsys: Captured) -> None:
     assert err.startswith("millgate: --tenant:")
 
 
+@pytest.mark.parametrize("past", ["2020-01-31", "2024-12-31T23:59:59Z"])
+def test_a_key_that_has_expired_before_it_is_given_away_is_refused(capsys: Captured, past: str) -> None:
+    assert main(["key", "new", "--expires", past]) == ExitCode.USAGE
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"millgate: --expires: {past} is past: the key would be refused\n"
+
+
 KEY = "mgk_a-key-that-is-only-for-this-test"
 DIGEST = sha256(KEY.encode()).hexdigest()
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from millgate.cli.output import print_json, print_line
+from millgate.cli.output import print_error, print_json, print_line
 from millgate.cli.settings import FileOption, SetOption, load_or_fail
 
 config_app = typer.Typer(help="Check and describe configurations.", no_args_is_help=True)
@@ -17,7 +17,8 @@ def check(
     assignments: SetOption = None,
 ) -> None:
     """Say whether a file, with the environment laid over it, can be served here: settings, secrets, files, addresses."""
-    from millgate.cli.compose import gateway_settings
+    from millgate.cli.certificates import ageing
+    from millgate.cli.compose import extproc_settings, gateway_settings
     from millgate.cli.exits import CommandError, ExitCode
     from millgate.cli.opening import open_all
     from millgate.config.problems import ConfigError
@@ -26,11 +27,13 @@ def check(
     loaded = load_or_fail(file, assignments)
     config = loaded.config
     try:
-        gateway = gateway_settings(loaded)
+        gateway = (gateway_settings if config.extproc is None else extproc_settings)(loaded)
         build_settings(config, None, loaded.places)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     open_all(config)
+    for problem in ageing(loaded):
+        print_error(str(problem))
     if (cluster := gateway.cluster) is not None:
         from millgate.cli.opening import ask_store
 

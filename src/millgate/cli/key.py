@@ -42,9 +42,9 @@ def new(
 
     name = _valid(Name, tenant or "NAME", "--tenant: must be letters, digits, . _ : - and at most 64")
     if expires is not None:
-        _valid(
-            Moment, expires, "--expires: must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
-        )
+        said = "--expires: must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
+        if _valid(Moment, expires, said) <= datetime.now(UTC):
+            raise CommandError(f"--expires: {expires} is past: the key would be refused", ExitCode.USAGE)
     key = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     digest = sha256(key.encode()).hexdigest()
     if as_json:

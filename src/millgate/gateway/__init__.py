@@ -13,7 +13,7 @@ from millgate.gateway.settings import (
     GatewaySettings,
     LineAddress,
 )
-from millgate.gateway.tls import TlsError, TlsFiles, engine_context, listener_context
+from millgate.gateway.tls import TlsError, TlsFiles, engine_context, lifetimes, listener_context
 
 __all__ = [
     "AdminAddress",
@@ -34,6 +34,7 @@ __all__ = [
     "answers",
     "ask_engine",
     "engine_context",
+    "lifetimes",
     "listener_context",
     "serve",
 ]

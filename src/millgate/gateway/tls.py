@@ -1,8 +1,15 @@
 """TLS contexts from files: for clients of the HTTP door, and towards engines, whose certificates are always verified."""
 
+import re
 import ssl as tls
 from dataclasses import dataclass
-from typing import NoReturn
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NoReturn
+
+_PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_VALIDITY: Final = re.compile(rb"\x30[\x1e\x20\x22]" + 2 * rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
+"""RFC 5280, 4.1.2.5: two times, each as a UTCTime (until 2049) or a GeneralizedTime."""
 
 
 class TlsError(ValueError):
@@ -46,6 +53,18 @@ def engine_context(files: TlsFiles) -> tls.SSLContext:
     if files.cert is not None:
         _load_pair(context, files)
     return context
+
+
+def lifetimes(path: str) -> list[tuple[datetime, datetime]]:
+    """Return from when until when each certificate of a PEM file is valid."""
+    blocks = _PEM.findall(Path(path).read_text(encoding="utf-8", errors="replace"))
+    found = [_VALIDITY.search(tls.PEM_cert_to_DER_cert(block)) for block in blocks]
+    return [(_moment(each[1]), _moment(each[2])) for each in found if each is not None]
+
+
+def _moment(digits: bytes) -> datetime:
+    form = "%y%m%d%H%M%S" if len(digits) == len("YYMMDDhhmmss") else "%Y%m%d%H%M%S"
+    return datetime.strptime(digits.decode(), form).replace(tzinfo=UTC)
 
 
 def _load_pair(context: tls.SSLContext, files: TlsFiles) -> None:

@@ -38,6 +38,16 @@ _REQUESTS_AND_TOKENS: Mapping[str, tuple[QuotaKind, ...]] = {
     "requests": (QuotaKind.RPM, QuotaKind.RPD),
     "tokens": (QuotaKind.TPM, QuotaKind.TPD, QuotaKind.ITPM, QuotaKind.OTPM),
 }
+_WHATS = ("limit", "remaining", "reset")
+WRITTEN_NAMES = tuple(
+    name.encode()
+    for what in _WHATS
+    for name in (
+        *(f"x-ratelimit-{what}-{noun}" for noun in _REQUESTS_AND_TOKENS),
+        *(f"anthropic-ratelimit-{noun}-{what}" for noun in {**_REQUESTS_AND_TOKENS, **_ANTHROPIC}),
+    )
+)
+"""Every field that tells a client of its own quotas."""
 # Between a minute and a day in powers of ten: which of the two a limit is for.
 _DAILY_BEYOND_S = sqrt(MINUTE_S * DAY_S)
 
@@ -129,9 +139,6 @@ def _read(found: Mapping[bytes, bytes], pattern: str, kind: QuotaKind, said_at_s
     if kind is QuotaKind.RPM and _is_daily(limit, remaining, reset_s):
         kind = QuotaKind.RPD
     return None if limit is remaining is reset_s is None else Remaining(kind, limit, remaining, reset_s)
-
-
-_WHATS = ("limit", "remaining", "reset")
 
 
 def _is_daily(limit: float | None, remaining: float | None, reset_s: float | None) -> bool:

@@ -1,6 +1,7 @@
 """Pages of other sites: only those of configured origins may ask and read, whatever the answer is."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from gateway.harness import Answer, Asked, chat, run
 from gateway.stand import core_settings, gating
 from millgate.core.events import Draining
-from millgate.core.settings import LaneSettings
+from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
+from millgate.core.words import QuotaKind
 from millgate.servers.http import CrossOrigin, DoorSettings
 
 PAGE = "https://app.example"
@@ -87,6 +89,26 @@ def test_every_answer_to_an_allowed_page_may_be_read_and_the_engine_s_word_does_
             assert "access-control-allow-credentials" not in answers[0].headers
             assert allowed(await stand.ask(chat(), origin="https://other.example")) is None
             assert allowed(await stand.ask(chat())) is None
+
+    run(test())
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/messages"])
+def test_a_page_may_read_its_quotas_and_why_it_was_refused(path: bytes) -> None:
+    rules = (
+        QuotaRule("a", QuotaLimit(QuotaKind.RPM, 1.0)),
+        QuotaRule("b", QuotaLimit(QuotaKind.ITPM, 1e6)),
+        QuotaRule("c", QuotaLimit(QuotaKind.OTPM, 1e6)),
+    )
+
+    async def test() -> None:
+        async with gating(core=replace(core_settings(), quotas=rules), door=door()) as stand:
+            answers = [await stand.ask(chat(), path, origin=PAGE) for _ in range(2)]
+            assert [answer.status for answer in answers] == [200, 429]
+            told = {name for each in answers for name in each.headers if "ratelimit" in name}
+            assert len(told) >= 6
+            exposed = set(answers[0].headers["access-control-expose-headers"].split(", "))
+            assert told | {"x-millgate-reason"} <= exposed
 
     run(test())
 

@@ -8,16 +8,16 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from millgate.dialects.quota_headers import WRITTEN_NAMES
 from millgate.dialects.ticket import HEADER as TICKET
 from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, header_lines
 from millgate.servers.requests.fields import Pairs
 
 ANY: Final = "*"
-_EXPOSED: Final = b", ".join(
-    (b"request-id", b"retry-after", b"retry-after-ms", b"x-request-id", b"x-should-retry", TICKET)
-)
-"""What a page must read to keep a hint; the other fields of an answer are not for pages."""
+_OWN: Final = b"request-id retry-after retry-after-ms x-request-id x-should-retry x-millgate-reason".split()
+_EXPOSED: Final = b", ".join((*_OWN, TICKET, *WRITTEN_NAMES))
+"""What a page must read to keep a hint and its quotas; the other fields of an answer are not for pages."""
 _NAMES: Final = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+(?: *, *[a-z0-9!#$%&'*+.^_`|~-]+)*", re.IGNORECASE)
 _MOST_NAMES_BYTES: Final = 1024
 _USUAL_NAMES: Final = b"authorization, content-type, x-api-key"

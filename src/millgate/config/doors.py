@@ -1,11 +1,36 @@
-"""The line door and the external processor in the configuration."""
+"""The line door, the external processor, and what other sites' pages may ask, in the configuration."""
 
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from millgate.config.callers import ListenTlsConfig
-from millgate.config.values import Count, Duration, Host, Name, Port, Section, VariableName, is_loopback
+from millgate.config.lanes import DAY_S
+from millgate.config.values import (
+    Count,
+    Duration,
+    Host,
+    Name,
+    Origin,
+    Port,
+    Section,
+    VariableName,
+    is_loopback,
+)
+
+
+class CorsConfig(Section):
+    """Pages of other sites that may ask from a browser (CORS)."""
+
+    origins: tuple[Origin, ...] = Field(
+        min_length=1,
+        max_length=64,
+        description="Origins of the pages, as in `https://app.example`; `*` allows every page. A user of such a page sees the "
+        "key that it asks with.",
+    )
+    max_age: Duration = Field(
+        default=600.0, le=DAY_S, description="How long a browser may remember the permission."
+    )
 
 
 class LineConfig(Section):

@@ -28,6 +28,8 @@ LONGEST_HINT_S: Final = MINUTE_S
 """Hints stay in a range that every SDK honours: openai gives up above 120 s and treats 0 as absent (wire.md B1)."""
 KV_LEASE_S: Final = 30.0
 """How long an engine keeps a prompt that it has read for another: vLLM's `kv_lease_duration`."""
+ABORT_LAG_S: Final = 0.3
+"""How long an engine takes to notice a hang-up before it has been measured: vLLM's (docs/design.md section 4)."""
 TARGET_SHARE: Final = 0.95
 """The share of requests that is to be in time where an objective names no quantile: p95."""
 
@@ -155,6 +157,7 @@ class EngineSettings:
     adapter_load_s: float = 0.5
     longest_answer: int = 32_768
     ignores_hangups: IgnoresHangups = IgnoresHangups.AUTO
+    abort_lag_s: float = ABORT_LAG_S
     account: AccountSettings | None = None
     own_key: bool = False
     limit: LimitSettings = LimitSettings()

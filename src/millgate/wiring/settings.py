@@ -140,6 +140,7 @@ def _engine(
         adapter_load_s=engine.adapter_load,
         longest_answer=longest_answer,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
+        abort_lag_s=engine.abort_lag,
         account=account_settings(engine.account),
         own_key=engine.api_key_env is not None,
         limit=_limit(engine, tpot_slo),

@@ -1,5 +1,7 @@
 """After a hang-up: when does the permit end? Never before the engine is done, and not long after."""
 
+from dataclasses import replace
+
 import pytest
 
 from core.world import governor, steady_prior
@@ -15,7 +17,7 @@ from millgate.core.events import (
     Tick,
 )
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.snapshot import EngineSnapshot
 from millgate.core.words import IgnoresHangups, Outcome, Stage
 
@@ -54,6 +56,24 @@ def test_without_a_gauge_the_permit_ends_after_the_abort_lag() -> None:
     assert _engine(gate, 1.29).departing == 1
     assert [each.attempt for each in gate.handle(Tick(), 1.31)] == [2]
     assert _engine(gate, 1.31).departing == 0
+
+
+def test_the_lag_may_be_said_where_nothing_shows_it() -> None:
+    """SGLang behind several replicas: no gauge tells what becomes of one stream, and it takes 2 s."""
+    lane = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0)
+    slow = EngineSettings(
+        "engine", 1, prior=steady_prior(10.0), ignores_hangups=IgnoresHangups.NO, abort_lag_s=2.0
+    )
+    gate = governor(lane, engines=(slow,))
+    _arrive(gate, 1, 0.0)
+    gate.handle(ClientGone(1), 1.0)
+
+    assert gate.next_wake() == pytest.approx(3.0)
+    gate.reconfigure(Settings((lane,), (replace(slow, abort_lag_s=4.0),)), 1.5)
+    gate.handle(Tick(), 3.1)
+    _arrive(gate, 2, 4.0)
+    gate.handle(ClientGone(2), 5.0)
+    assert gate.next_wake() == pytest.approx(9.0)
 
 
 def test_the_runtimes_own_word_ends_it_at_once() -> None:

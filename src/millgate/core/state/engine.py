@@ -120,8 +120,6 @@ class Permit:
         self.listed_end = end
 
 
-# How long an engine takes to notice a hang-up before it has been measured (design section 4).
-PRIOR_ABORT_LAG_S: Final = 0.3
 # An engine that has not let go after this many abort lags ignores hang-ups, until it lets go long before its answer's end.
 _IGNORING_LAGS: Final = 3.0
 # That is before this share of what was left of the answer. SGLang takes 2 s to abort a stream, and 4 s to see that nobody
@@ -133,18 +131,20 @@ _IGNORING: Final = frozenset((IgnoresHangups.YES, IgnoresHangups.WHOLE))
 class Hangups:
     """What is known of one engine: its abort `lag`, and whether hang-ups are `ignored`, of all answers or of whole ones, as configured or as learned."""
 
-    __slots__ = ("_configured", "ignored", "lag")
+    __slots__ = ("configured", "ignored", "lag")
 
-    def __init__(self, configured: IgnoresHangups) -> None:
-        self._configured = configured
+    def __init__(self, configured: IgnoresHangups, prior_lag_s: float) -> None:
+        self.configured = configured
         self.ignored = configured in _IGNORING
-        self.lag = Ewma(PRIOR_ABORT_LAG_S, memory=20.0)
+        self.lag = Ewma(prior_lag_s, memory=20.0)
 
-    def reconfigured(self, configured: IgnoresHangups) -> None:
-        """Take this setting; what was learned stays where it says to learn."""
-        self._configured = configured
-        if configured is not IgnoresHangups.AUTO:
-            self.ignored = configured in _IGNORING
+    def reconfigured(self, fresh: "Hangups", *, new_prior: bool) -> None:
+        """Take these settings; what was learned stays where they say to learn, and the lag unless it is to begin with another one."""
+        self.configured = fresh.configured
+        if fresh.configured is not IgnoresHangups.AUTO:
+            self.ignored = fresh.ignored
+        if new_prior:
+            self.lag = fresh.lag
 
     def departs_at(self, permit: Permit) -> float:
         """Return when the permit of a client that has left is expected to end: after the engine's abort lag.
@@ -161,7 +161,7 @@ class Hangups:
         assert permit.gone_at is not None
         lag_s = seen_at - permit.gone_at
         patience_s = _IGNORING_LAGS * self.lag.mean
-        auto = self._configured is IgnoresHangups.AUTO
+        auto = self.configured is IgnoresHangups.AUTO
         if ignoring:
             self.ignored = self.ignored or (auto and lag_s > patience_s)
         elif lag_s <= max(patience_s, _LETS_GO_SHARE * (permit.due_at - permit.gone_at)):
@@ -199,7 +199,7 @@ class Engine:
         account = settings.account
         self.provider = None if account is None else Provider(account, now, own_key=settings.own_key)
         self.pace_s = self.service.tpot_s(settings.max_inflight)
-        self.hangups = Hangups(settings.ignores_hangups)
+        self.hangups = Hangups(settings.ignores_hangups, settings.abort_lag_s)
         self.seen: EngineSeen | None = None
         self.permits: dict[int, Permit] = {}
         self.departing: dict[int, Permit] = {}
@@ -221,7 +221,7 @@ class Engine:
         old, new = self.settings, fresh.settings
         if (new.account, new.own_key) != (old.account, old.own_key):
             self.provider = fresh.provider
-        self.hangups.reconfigured(new.ignores_hangups)
+        self.hangups.reconfigured(fresh.hangups, new_prior=new.abort_lag_s != old.abort_lag_s)
         self.drain_read = None
         if new.limit != old.limit:
             self.signal = fresh.signal

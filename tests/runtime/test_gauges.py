@@ -26,6 +26,7 @@ PAGES = {
     b'nv_trt_llm_request_metrics{model="m",request_type="context",version="1"} 77\n'
     b'nv_trt_llm_request_metrics{model="m",request_type="scheduled",version="1"} 5\n'
     b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction",model="m"} 0.75\n',
+    "nim": b'num_requests_running{model_name="m"} 5\nnum_requests_waiting{model_name="m"} 4\ngpu_cache_usage_perc{model_name="m"} 0.75\n',
     "tgi": b"tgi_batch_current_size 5\ntgi_queue_size 4\n",
     "llamacpp": b"llamacpp:requests_processing 5\nllamacpp:requests_deferred 4\n",
 }

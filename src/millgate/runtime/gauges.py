@@ -112,6 +112,7 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
         ("nv_trt_llm_request_metrics{request_type=waiting}",),
         ("nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",),
     ),
+    GaugeNames("nim", "num_requests_running", ("num_requests_waiting",), ("gpu_cache_usage_perc",)),
     GaugeNames("tgi", "tgi_batch_current_size", ("tgi_queue_size",)),
     GaugeNames(
         "llamacpp",

@@ -28,13 +28,14 @@ class HealthSettings:
     """How an engine is looked at; times in seconds.
 
     `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while a lone engine
-    is down or in doubt. `page_within_s` is twice what a loaded API server of vLLM takes.
+    is down or in doubt. `page_within_s` is three times what a loaded API server of vLLM takes. SGLang's page looks each second whether the engine has
+    put anything out since (its `http_server.py`), and a chunk of a long prompt may take two seconds.
     """
 
     target: bytes | None = b"/health"
     poll_s: float = 1.0
     quick_poll_s: float = 0.2
-    page_within_s: float = 2.0
+    page_within_s: float = 3.5
     bad_looks: int = 2
     good_looks: int = 2
     failures: int = 3

@@ -63,6 +63,9 @@ def test_what_cannot_be_read_is_left_alone() -> None:
             b"/v1/completions",
             {"max_tokens": 64, "min_tokens": 10},
         ),
+        # llama.cpp would take its own name before the bound.
+        ({"n_predict": 900}, b"/v1/completions", {"n_predict": 64, "max_tokens": 64}),
+        ({"max_tokens": 80, "n_predict": -1}, b"/v1/completions", {"max_tokens": 64, "n_predict": 64}),
         ({"max_tokens": None}, b"/v1/responses", {"max_tokens": None, "max_output_tokens": 64}),
     ],
 )

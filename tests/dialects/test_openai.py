@@ -72,6 +72,26 @@ def test_inv_2_answers_are_counted_under_either_name(said: dict[str, int], answe
 
 
 @pytest.mark.parametrize(
+    ("said", "bound"),
+    [
+        ({"n_predict": 8}, 8),
+        ({"n_predict": 8, "max_tokens": 1}, 8),
+        ({"n_predict": 1, "max_tokens": 8}, 8),
+        ({"n_predict": 0}, 1),
+        ({"n_predict": -1}, None),
+        ({"n_predict": -1, "max_tokens": 1}, None),
+        ({"n_predict": None, "max_tokens": 8}, 8),
+    ],
+)
+def test_an_answer_is_bounded_under_either_name(said: dict[str, int | None], bound: int | None) -> None:
+    """llama.cpp reads `n_predict` first, and below 0 as no bound; other engines know only `max_tokens`."""
+    assert read_chat(chat(**said)).max_tokens == bound
+    assert read_completion(json.dumps({"prompt": "a", **said}).encode()).max_tokens == bound
+    batch = {"messages": [[{"role": "user", "content": "a"}]], **said}
+    assert OPENAI.readers[b"/v1/chat/completions/batch"](json.dumps(batch).encode()).max_tokens == bound
+
+
+@pytest.mark.parametrize(
     ("said", "count"),
     [
         ({"prompt_embeds": "AAAA"}, 1),

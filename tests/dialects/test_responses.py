@@ -45,6 +45,11 @@ def test_inv_2_several_answers_are_counted() -> None:
     assert read(ask(n=8)).answers == read(ask(n=1, n_cmpl=8)).answers == 8
 
 
+def test_an_answer_is_bounded_under_llama_cpps_name_too() -> None:
+    assert read(ask(n_predict=8)).max_tokens == read(ask(n_predict=8, max_output_tokens=1)).max_tokens == 8
+    assert read(ask(n_predict=-1, max_output_tokens=1)).max_tokens is None
+
+
 @pytest.mark.parametrize("named", ["conv_1", {"id": "conv_1"}])
 def test_a_conversation_is_something_kept_to_go_on_from_and_no_answer(named: Any) -> None:
     assert read(ask(conversation=named)).previous_id == "conversation conv_1"

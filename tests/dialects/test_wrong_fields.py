@@ -34,6 +34,7 @@ _FIELDS: Final = [
     "n",
     "best_of",
     "n_cmpl",
+    "n_predict",
     "prompt_embeds",
     "content",
     "echo",

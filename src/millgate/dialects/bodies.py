@@ -33,6 +33,7 @@ LIMITS: Mapping[str, str] = {
     "max_tokens": f"an integer from 1 to {MOST_TOKENS} (0 for a completion with echo)",
     "max_completion_tokens": f"an integer from 1 to {MOST_TOKENS}",
     "max_output_tokens": f"an integer from 1 to {MOST_TOKENS}",
+    "n_predict": f"an integer from -2 to {MOST_TOKENS}, below 0 for no bound",
     "min_tokens": f"an integer from 0 to {MOST_TOKENS}",
     "n": f"an integer from 1 to {MOST_ANSWERS}",
     "n_cmpl": f"an integer from 1 to {MOST_ANSWERS}",
@@ -57,6 +58,7 @@ LIMITS: Mapping[str, str] = {
 
 Tokens = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
 LeastTokens = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+Predicted = Annotated[int, Meta(ge=-2, le=MOST_TOKENS)]
 Answers = Annotated[int, Meta(ge=1, le=MOST_ANSWERS)]
 Model = Annotated[str, Meta(max_length=MOST_MODEL_CHARS)]
 Tools = Raw
@@ -213,6 +215,13 @@ def is_given(part: Raw) -> bool:
 def most_of(*counts: int | None) -> int:
     """Return the largest of the counts that a request gives under several names: engines differ in which one they take."""
     return max([1, *filter(None, counts)])
+
+
+def bound_of(usual: int | None, predicted: int | None) -> int | None:
+    """Return the bound of an answer that a request gives under two names, the larger: llama.cpp takes the second, others the first."""
+    if predicted is None:
+        return usual
+    return None if predicted < 0 else max(predicted, usual or 1)
 
 
 def count_texts(raw: bytes, field: str, most: int) -> int:

@@ -14,6 +14,8 @@ MOST_MEMBERS: Final = 1024
 """Fields of a request that is rewritten: five times all that vLLM's chat completions know, with room for its extras."""
 
 _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+_LLAMA_LIMIT = "n_predict"
+"""What llama.cpp takes before any of them, and no other engine."""
 _ABSENT = Raw(b"")
 _NOTHING = (b"", b"null", b"[]", b"{}")
 _PLAIN = (b'"text"', b"")
@@ -80,7 +82,7 @@ def clipped(body: bytes, max_tokens: int, *, path: bytes) -> bytes:
     fields = _members.decode(body)
     given = [name for name in _LIMITS if bytes(fields.get(name, _ABSENT)) not in _NOTHING]
     usual = "max_output_tokens" if path == b"/v1/responses" else "max_tokens"
-    for name in given or [usual]:
+    for name in (*(given or [usual]), *([_LLAMA_LIMIT] if _LLAMA_LIMIT in fields else [])):
         fields[name] = Raw(b"%d" % max_tokens)
     least = bytes(fields.get(_LEAST, _ABSENT))
     if least.isdigit() and int(least) > max_tokens:

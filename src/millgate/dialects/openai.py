@@ -17,6 +17,7 @@ from millgate.dialects.bodies import (
     LIMITS,
     MOST_MESSAGES,
     MOST_PROMPTS,
+    bound_of,
     check_fields,
     check_request,
     check_utf8,
@@ -110,7 +111,7 @@ def _read_anew(body: bytes) -> RequestFacts:
     else:
         reserved = check_request(request, body, COMMON)
     limit = request.max_completion_tokens
-    max_tokens = limit if limit is not None else request.max_tokens
+    max_tokens = bound_of(limit if limit is not None else request.max_tokens, request.n_predict)
     facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
@@ -148,7 +149,7 @@ def _read_batch(body: bytes) -> RequestFacts:
     if request.stream:
         raise BadInputError("stream: a batch of conversations is answered whole; allowed: false", "stream")
     limit = request.max_completion_tokens
-    max_tokens = limit if limit is not None else request.max_tokens
+    max_tokens = bound_of(limit if limit is not None else request.max_tokens, request.n_predict)
     facts = RequestFacts(
         named_model(request.model),
         stream=False,
@@ -165,13 +166,14 @@ def _read_completion(body: bytes) -> RequestFacts:
     request, reserved = decode(COMPLETION, body, _COMPLETION_GUARD)
     if request.max_tokens == 0 and not request.echo:
         raise BadInputError(f"max_tokens: 0 without echo; allowed: {LIMITS['max_tokens']}", "max_tokens")
+    max_tokens = bound_of(request.max_tokens, request.n_predict)
     facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
-        request.max_tokens,
+        max_tokens,
         most_of(request.n, request.n_cmpl, request.best_of) * _count_prompts(request),
         _asked_usage(request),
-        _min_tokens(request, request.max_tokens),
+        _min_tokens(request, max_tokens),
         reserved=reserved,
     )
     return _measured(facts, body)

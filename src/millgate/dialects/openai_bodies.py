@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from millgate.dialects.bodies import ABSENT, Answers, LeastTokens, Messages, Model, Tokens, Tools
+from millgate.dialects.bodies import ABSENT, Answers, LeastTokens, Messages, Model, Predicted, Tokens, Tools
 
 
 class StreamOptions(msgspec.Struct, gc=False):
@@ -18,7 +18,7 @@ class StreamOptions(msgspec.Struct, gc=False):
 
 
 class CompletionRequest(msgspec.Struct, gc=False):
-    """What both kinds of requests have; llama.cpp reads `n_cmpl` before `n`."""
+    """What both kinds of requests have; llama.cpp reads `n_cmpl` before `n` and `n_predict` before its bounds."""
 
     model: Model | None = None
     stream: bool | None = None
@@ -28,6 +28,7 @@ class CompletionRequest(msgspec.Struct, gc=False):
     ignore_eos: bool | None = None
     n: Answers | None = None
     n_cmpl: Answers | None = None
+    n_predict: Predicted | None = None
     stop: Raw = ABSENT
     logit_bias: Raw = ABSENT
 

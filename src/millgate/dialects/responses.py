@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from millgate.dialects.bodies import decode, most_of, named_model
+from millgate.dialects.bodies import bound_of, decode, most_of, named_model
 from millgate.dialects.contract import (
     UNREADABLE,
     BadInputError,
@@ -71,7 +71,7 @@ def _read_response(body: bytes) -> RequestFacts:
     return RequestFacts(
         named_model(request.model),
         request.stream is True,
-        request.max_output_tokens,
+        bound_of(request.max_output_tokens, request.n_predict),
         answers=most_of(request.n, request.n_cmpl),
         include_usage=True,
         fixed_tokens=media_tokens,

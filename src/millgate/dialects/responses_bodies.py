@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Raw
 
-from millgate.dialects.bodies import ABSENT, Answers, Model, Tokens, Tools
+from millgate.dialects.bodies import ABSENT, Answers, Model, Predicted, Tokens, Tools
 
 MOST_ID_CHARS: Final = 128
 KeptId = Annotated[str, Meta(max_length=MOST_ID_CHARS)]
@@ -28,6 +28,7 @@ class ResponsesRequest(msgspec.Struct, gc=False):
     max_output_tokens: Tokens | None = None
     n: Answers | None = None
     n_cmpl: Answers | None = None
+    n_predict: Predicted | None = None
     store: bool | None = None
     background: bool | None = None
     previous_response_id: KeptId | None = None

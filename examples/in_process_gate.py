@@ -24,7 +24,7 @@ async def main() -> None:
     """Ask twenty questions at once, then one that cannot be taken."""
     answers = await asyncio.gather(*(answer(f"question {number}") for number in range(20)))
     print(f"{len(answers)} answered, the last is {answers[-1]!r}")
-    print(summarise("a long text to be cut short"))
+    print(await asyncio.to_thread(summarise, "a long text to be cut short"))
     gate.drain()
     try:
         await answer("too late")

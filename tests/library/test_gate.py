@@ -1,6 +1,7 @@
 """The in-process gate: the same promises to threads, coroutines and decorated functions."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 
@@ -93,6 +94,44 @@ def test_tokens_are_a_meter_of_their_own() -> None:
             assert gate.inflight == 2
     with gate.slot(tokens=5000):
         assert gate.inflight == 1
+
+
+def test_a_slot_that_would_block_a_loop_is_refused_with_the_form_that_does_not() -> None:
+    gate = Gate(1)
+
+    @gate
+    def limited() -> None:
+        raise AssertionError("not in a loop")
+
+    async def body() -> None:
+        with pytest.raises(RuntimeError, match=r"write `async with gate\.slot\(\)`"), gate.slot():
+            raise AssertionError("not in a loop")
+        with pytest.raises(RuntimeError, match=r"by `asyncio\.to_thread`"):
+            limited()
+        await asyncio.to_thread(lambda: gate.slot().__enter__().__exit__(None, None, None))
+
+    asyncio.run(body())
+    assert outcomes(gate) == {"good": 1}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_after_a_fork_the_childs_gate_begins_anew() -> None:
+    """As with gunicorn's `preload_app`: what the parent runs never ends in the child, whose threads are gone."""
+    gate = Gate(1, max_queue=0)
+    with gate.slot() as held, gate._driver._lock:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                with gate.slot():
+                    held.__exit__(None, None, None)
+                    assert gate.inflight == 1
+                status = 0 if outcomes(gate) == {"good": 1} and gate.inflight == 0 else 2
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert outcomes(gate) == {"good": 1}
 
 
 def test_threads_and_loops_share_one_gate() -> None:

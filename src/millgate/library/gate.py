@@ -32,6 +32,10 @@ R = TypeVar("R")
 
 _NO_DEADLINE_S: Final = 86_400.0
 """A day: longer than anything that is queued."""
+_BLOCKS: Final = (
+    "`with gate.slot()` would block this thread's event loop while it waits: write `async with gate.slot()`, and call a "
+    "function that the gate limits and that is not async by `asyncio.to_thread`"
+)
 _HANGUPS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -55,7 +59,7 @@ class Gate:
     `max_tokens` bounds the tokens of all running slots (a slot that is larger alone runs alone). `max_queue` bounds
     how many wait (None: every caller that can begin within `max_wait_s`; 0: none). `deadline_s` refuses what cannot be
     finished by then. `expected_s` is how long a slot is believed to take before any was seen. For threads and for
-    any number of asyncio loops.
+    any number of asyncio loops of one process: after a fork the child's gate begins anew.
     """
 
     def __init__(
@@ -176,6 +180,8 @@ class Slot:
     # ---- synchronous
 
     def __enter__(self) -> Self:
+        if _runs_in_a_loop():
+            raise RuntimeError(_BLOCKS)
         told = threading.Event()
         turn = _Turn(told.set)
         self._ask(turn)
@@ -262,6 +268,14 @@ class _Turn:
         except RuntimeError:
             return False
         return True
+
+
+def _runs_in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:

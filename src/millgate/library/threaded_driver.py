@@ -5,12 +5,14 @@ so here every caller takes the lock for the microseconds of one decision. No cal
 a waiting caller sleeps no longer than until the core's next wake and ticks then, which also decides about the others.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Protocol
+from weakref import WeakSet
 
 from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, ClientGone, Event, Released, Tick
@@ -30,13 +32,18 @@ class ThreadedDriver:
     """Feeds events to a governor of its own and hands each admission or refusal to its caller."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._posted: deque[Event] = deque()
-        self._governor = build_governor(settings, clock())
-        self._waiters: dict[int, Waiter] = {}
+        self._settings, self._clock = settings, clock
         self.next_attempt = count(1).__next__
         """Returns a number that no other attempt at this driver has."""
+        self.begin()
+        _drivers.add(self)
+
+    def begin(self) -> None:
+        """Know nothing of what has run; what then ends of it is unknown to the core, and changes nothing."""
+        self._lock = threading.Lock()
+        self._posted: deque[Event] = deque()
+        self._governor = build_governor(self._settings, self._clock())
+        self._waiters: dict[int, Waiter] = {}
 
     def ask(self, arrival: Arrived, waiter: Waiter) -> None:
         """Ask for a permit; the waiter is told, at once or later."""
@@ -104,3 +111,15 @@ class ThreadedDriver:
                 waiter = self._waiters.pop(decision.attempt, None)
                 if waiter is not None and not waiter.decided(decision):
                     self._posted.extend((ClientGone(decision.attempt), Released(decision.attempt)))
+
+
+_drivers: WeakSet[ThreadedDriver] = WeakSet()
+
+
+def _begin_all() -> None:
+    """A child process has none of its parent's threads and work: a lock that one of them held would be held for good."""
+    for driver in list(_drivers):
+        driver.begin()
+
+
+os.register_at_fork(after_in_child=_begin_all)

@@ -74,6 +74,10 @@ class Notices:
         why = "no credit is left" if kind is FailureKind.NO_CREDIT else "it answers 401, 402 or 403"
         self._tell("engine refuses the gate's key", "engine", engine, why=why)
 
+    def unknown(self, engine: str) -> None:
+        """An engine knew no such model or path, and its request went to another one that the settings name for the model."""
+        self._tell("engine does not know what it is asked for", "engine", engine)
+
     def failing(self, standing: EngineStanding) -> None:
         """An engine fails request after request, and stays because it is alone."""
         self._tell("engine fails requests", "engine", standing.name, why=standing.failing)

@@ -44,6 +44,14 @@ def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
     return _judged(head.status, body, hint_s(head.headers), FailureKind.STATUS)
 
 
+def is_left_undone(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
+    """Whether this refusal is the engine's own, and it has done nothing of the request, so that another engine may be asked.
+
+    It knows no such model or path, or it refuses the gate's own key, or the credit of the gate's account.
+    """
+    return said.blames_name or (own_key and (said.blames_key or kind is FailureKind.NO_CREDIT))
+
+
 def blame(status: int, hint: float | None = None) -> Said:
     """Return what this status says is at fault: the request, the key that came with it, the name of a model or path, or none of them."""
     of_key, of_name = status in _OF_THE_KEY, status in _OF_THE_NAME

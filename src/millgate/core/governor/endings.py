@@ -175,7 +175,7 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
         if event.blames_name or (event.blames_key and not engine.settings.own_key):
             event = event._replace(blames_request=True)  # one client's: the provider is there for all others
         engine.provider.failed(event, permit.sent_at, permit.output_seen, now)
-    if event.blames_request:
+    if event.blames_request and again is None:
         return _declined(knowledge, attempt, now)
     if engine.signal is not None and event.kind in _OVERLOADED and attempt.lost_reader is None:
         engine.signal.failed()

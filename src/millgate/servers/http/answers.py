@@ -1,5 +1,7 @@
 """Answers that are no streams of events: JSON, sound, and the errors of engines."""
 
+from collections.abc import Callable
+from functools import partial
 from math import ceil
 
 from millgate.core.words import FailureKind, Sent
@@ -7,7 +9,7 @@ from millgate.dialects.contract import Usage
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.wire.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.runtime.metered import lacks_credit
-from millgate.runtime.verdicts import OVERLOADED, hint_s, verdict
+from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, verdict
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.answer_ends import AnswerEnds
@@ -23,7 +25,7 @@ from millgate.servers.requests.fields import (
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, flaw, is_usable
 
 _TAIL_BYTES = 8 * 1024
-_UNAUTHORIZED = 401
+_UNAUTHORIZED, _UNPAID = 401, 402
 _AS_IT_COMES = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
 _UNKNOWN = Usage(None, None)
@@ -169,13 +171,12 @@ class WholeAnswer:
             owner.finished(usage or _UNKNOWN)
         elif self._started or not (status == 400 and owner.resend(rest)):
             kind, said = verdict(self._head, end)
-            if status == _UNAUTHORIZED and owner.own_key and not self._started:
-                tell_failure(
-                    owner, kind
-                )  # the client's own key is good, and the text may show a part of ours
+            tell = self._complaint(kind, rest)
+            if not self._started and is_left_undone(kind, said, own_key=owner.own_key):
+                owner.unsent(kind, said, tell)
             else:
-                self._pass_on(rest)
-            owner.failed(kind, Sent.REQUEST, said)
+                tell()
+                owner.failed(kind, Sent.REQUEST, said)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Hand on what was never sent; else tell the client, or cut it off if it has had a part."""
@@ -202,6 +203,18 @@ class WholeAnswer:
             exchange.finish()
         else:
             exchange.respond(self._head.status, self._headers(), rest)
+
+    def _complaint(self, kind: FailureKind, rest: bytes) -> Callable[[], None]:
+        """Return what tells the client of an engine's error: its own words, but for those about the gate's key and account.
+
+        The client's own key is good, its account is another one, and the text may show a part of ours.
+        """
+        owner, is_told = self._owner, not self._started and self._owner.own_key
+        if is_told and (kind is FailureKind.NO_CREDIT or self._head.status == _UNPAID):
+            return partial(tell_failure, owner, FailureKind.NO_CREDIT)
+        if is_told and self._head.status == _UNAUTHORIZED:
+            return partial(tell_failure, owner, kind)
+        return partial(self._pass_on, rest)
 
     def _fail(self, kind: FailureKind, sent: Sent) -> None:
         if self._started:

@@ -1,5 +1,6 @@
 """One attempt at the door: from the decision about it to the end of its answer."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
@@ -31,7 +32,8 @@ from millgate.servers.requests.routes import EngineRoute
 _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
 _COMPLAINS: Final = 400
-"""The status of engines that know no `stream_options`."""
+"""From this status on an engine has done nothing of a request, where it says why (see `is_left_undone`) or knows no `stream_options`."""
+_UNANSWERED: Final = (Outcome.ENGINE_FAILED, Outcome.BAD_REQUEST)
 _NO_PAIRS: Final[Pairs] = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
 
@@ -90,7 +92,7 @@ class HttpAttempt(CallHolder):
         "_expires_at",
         "_facts",
         "_reading",
-        "_unsent",
+        "_untold",
         "dialect",
         "exchange",
         "extra",
@@ -120,7 +122,7 @@ class HttpAttempt(CallHolder):
         self._asked_usage: bool | None = None  # False once it has been sent again without
         self.over = self.own_key = False
         self._engine: EngineRoute | None = None
-        self._unsent: FailureKind | None = None
+        self._untold: Callable[[], None] | None = None  # the answer of an engine that had nothing of it
         self.exchange = exchange
         self.number = number
         self.request_id = request_id
@@ -179,7 +181,7 @@ class HttpAttempt(CallHolder):
             b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
         )
         call.expire_at(self._expires_at)
-        if body is self._body.data and (self._unsent is not None or len(self._desk.engines) == 1):
+        if body is self._body.data and (self._untold is not None or len(self._desk.engines) == 1):
             self._body.drop()  # no other engine may be tried, and nothing was added that may be taken back
 
     def on_queue(self, decision: Queue) -> None:
@@ -205,10 +207,10 @@ class HttpAttempt(CallHolder):
 
     def on_ended(self, decision: Ended) -> None:
         """Tell a client whose request no engine has had; else the cause of the end has told it."""
-        kind = self._unsent
-        if kind is not None and decision.outcome is Outcome.ENGINE_FAILED and self._close():
+        tell = self._untold
+        if tell is not None and decision.outcome in _UNANSWERED and self._close():
             self._desk.driver.post(Released(self.number))
-            tell_failure(self, kind)
+            tell()
 
     def _refuse(self, decision: Yield) -> None:
         """Refuse it, or close the connection of a client that cannot be told: its waiting has no other end."""
@@ -224,9 +226,9 @@ class HttpAttempt(CallHolder):
     # ---- what the answer says
 
     def answered(self, head: AnswerHead) -> None:
-        """Let go of the body, unless the answer may complain of what was added to it."""
+        """Let go of the body, unless it may have to be sent again: as it came, or to another engine."""
         _note_upstream_id(self, self._desk, head)
-        if head.status != _COMPLAINS or not self._asked_usage:
+        if head.status < _COMPLAINS:
             self._release_body()
         if self._asked_usage is not None and head.status < 300:
             self._desk.asked_usage.note(self.engine, takes=self._asked_usage)
@@ -257,20 +259,30 @@ class HttpAttempt(CallHolder):
             ):
                 self._desk.misses_usage(self.engine)
 
-    def unsent(self, kind: FailureKind) -> None:
+    def unsent(
+        self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Callable[[], None] | None = None
+    ) -> None:
         """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
-        if not self.over:
-            self._unsent = kind
-            self._call = self._engine = self.stream = None
-            self._desk.driver.post(Failed(self.number, kind, Sent.NONE))
+        if self.over:
+            return
+        engine = self.engine
+        self._note_key(kind, said)
+        self._untold = tell or partial(tell_failure, self, kind)
+        self._call = self._engine = self.stream = None
+        self._desk.driver.post(Failed(self.number, kind, Sent.NONE, *said))
+        if said.blames_name and not self.over:
+            self._desk.on_unknown(engine)
 
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         """Report a failure; the engine is done with it."""
         tell_growth(self._desk.driver, self.growth())
         if self._close():
-            if self.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT):
-                self._desk.on_key_refused(self.engine, kind)
+            self._note_key(kind, said)
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
+
+    def _note_key(self, kind: FailureKind, said: Said) -> None:
+        if self.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT):
+            self._desk.on_key_refused(self.engine, kind)
 
     def broken(self) -> None:
         """End as failed: whatever our own fault is, the client must not wait and the permit must come back."""

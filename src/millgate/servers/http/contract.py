@@ -76,8 +76,10 @@ class AnswerOwner(Protocol):
     is_work: ClassVar[bool]
     """Whether the answer is what an engine has worked for; one that is fetched may be of work that goes on."""
 
-    def unsent(self, kind: FailureKind) -> None:
-        """No connection was made, so that everything is open: another engine may be tried, the client knows nothing."""
+    def unsent(
+        self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Callable[[], None] | None = None
+    ) -> None:
+        """The engine has nothing of it, so that another one may be tried; `tell`, else the kind, is for a client that gets no other answer."""
 
     def answered(self, head: AnswerHead) -> None:
         """The head of the answer has come, so that the request is not sent again, but by `resend` after a 400."""
@@ -127,6 +129,8 @@ class HttpDesk(Protocol):
     """Told of each whole answer that did not come within its bound."""
     on_key_refused: Callable[[str, FailureKind], None]
     """Told of each answer of an engine that refuses the gate's own key, or says that its account has no credit left."""
+    on_unknown: Callable[[str], None]
+    """Told of each engine that knew no such model or path, where another one was asked."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told of each attempt whose engine gave its answer an id of its own."""
     traced: Callable[[int, bytes], bytes]

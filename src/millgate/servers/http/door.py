@@ -105,6 +105,8 @@ class HttpDoor:
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_key_refused: Callable[[str, FailureKind], None] = unheard
         """Told of each answer of an engine that refuses the gate's own key, or says that its account has no credit left."""
+        self.on_unknown: Callable[[str], None] = unheard
+        """Told of each engine that knew no such model or path, where another one was asked."""
         self.on_unusable_usage: Callable[[str], None] = unheard
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
         self.on_given_up: Callable[[GivenUp], None] = unheard

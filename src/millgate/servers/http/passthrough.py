@@ -75,14 +75,17 @@ class LightRequest(CallHolder):
             self.broken()
             raise
 
-    def unsent(self, kind: FailureKind) -> None:
+    def unsent(
+        self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Callable[[], None] | None = None
+    ) -> None:
         """Ask the next engine, once; without one tell the client."""
+        del said
         if self._done is None:
             return
         if self._engines:
             self.begin()
         else:
-            tell_failure(self, kind)
+            (tell or partial(tell_failure, self, kind))()
             self._close()
 
     def answered(self, head: AnswerHead) -> None:

@@ -1,0 +1,175 @@
+"""A house router: one model at several accounts, of which one does not speak the dialect, has no such model, no credit or another key."""
+
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.harness import CHAT, Answer, Asked, FakeEngine, Script, Stand, answer_whole, chat, run
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.words import FailureKind
+from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.wiring.governor import build_governor
+
+FAST = ServicePrior(0.001, 0.0, 0.0001, 0.0)
+MESSAGES = b"/v1/messages"
+ASK = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}).encode()
+UNKNOWN = b'{"error":{"message":"Invalid URL","type":"invalid_request_error","param":null,"code":null}}'
+SPENT = b'{"error":{"message":"You exceeded your quota","type":"insufficient_quota","code":"insufficient_quota"}}'
+SPENT_TOO = (
+    b'{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low"}}'
+)
+OURS = b'{"error":{"message":"Incorrect API key: *****lanted","type":"x","param":null,"code":"x"}}'
+
+
+def always(status: int, body: bytes) -> Script:
+    async def script(asked: Asked) -> None:
+        asked.reply(body, status)
+
+    return script
+
+
+async def both_dialects(asked: Asked) -> None:
+    """Answer as vLLM does, which speaks both dialects."""
+    if asked.line.startswith(b"POST /v1/messages/count_tokens"):
+        asked.reply(b'{"input_tokens":9}')
+    elif asked.line.startswith(b"POST /v1/messages"):
+        asked.reply(b'{"type":"message","content":[],"usage":{"input_tokens":9,"output_tokens":2}}')
+    else:
+        await answer_whole(asked)
+
+
+async def chat_alone(asked: Asked) -> None:
+    """Answer as a provider does that has no `/v1/messages`."""
+    if b"/v1/messages" in asked.line:
+        asked.reply(UNKNOWN, 404)
+    else:
+        await answer_whole(asked)
+
+
+@contextlib.asynccontextmanager
+async def two(first: Script, second: Script, *, own_key: bool = False) -> AsyncIterator[tuple[Stand, FakeEngine]]:
+    """Serve a gate before two engines of one model; without a load the first is always asked first."""
+    engines = FakeEngine(first), FakeEngine(second)
+    for engine in engines:
+        await engine.start()
+    names = "first", "second"
+    core = Settings(
+        (LaneSettings("lane"),), tuple(EngineSettings(name, 4, prior=FAST, own_key=own_key) for name in names)
+    )
+    addresses = tuple(
+        EngineAddress(
+            name, "127.0.0.1", engine.port, health=None, api_key="sk-planted" if own_key else None
+        )
+        for name, engine in zip(names, engines, strict=True)
+    )
+    gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(addresses, port=0))
+    stand = Stand(gateway, engines[0])
+    await gateway.start()
+    try:
+        yield stand, engines[1]
+    finally:
+        await stand.close()
+        await engines[1].stop()
+
+
+def reason(got: Answer) -> tuple[int, str]:
+    return got.status, got.error["code"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_dialect_that_one_account_does_not_speak_is_answered_by_an_engine_that_does(stream: bool) -> None:
+    """Its 404s came at once, so it was always the idlest: 99 of 100 requests went there and failed."""
+
+    async def body() -> None:
+        async with two(chat_alone, both_dialects) as (stand, speaks):
+            unknown: list[str] = []
+            stand.gateway.door.on_unknown = unknown.append
+            for _ in range(5):
+                got = await stand.ask(ASK.replace(b"{", b'{"stream":%b,' % str(stream).lower().encode(), 1), MESSAGES)
+                assert (got.status, got.json().get("type")) == (200, "message"), got
+            assert len(speaks.asked) == 5
+            assert unknown == ["first"] * len(stand.engine.asked), "its operator is told"
+            assert (await stand.ask(chat(stream=stream))).status == 200
+            await stand.settle()
+
+    run(body())
+
+
+def test_what_no_engine_knows_is_told_once_in_an_engines_own_words() -> None:
+    async def body() -> None:
+        async with two(always(404, UNKNOWN), always(404, UNKNOWN)) as (stand, second):
+            got = await stand.ask(chat())
+            assert (got.status, got.body) == (404, UNKNOWN)
+            assert (len(stand.engine.asked), len(second.asked)) == (1, 1)
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "kind"),
+    [
+        (401, OURS, FailureKind.STATUS),
+        (402, UNKNOWN, FailureKind.STATUS),
+        (403, UNKNOWN, FailureKind.STATUS),
+        (429, SPENT, FailureKind.NO_CREDIT),
+        (400, SPENT_TOO, FailureKind.NO_CREDIT),
+    ],
+)
+def test_an_account_that_refuses_the_gates_own_key_or_has_no_credit_costs_no_client_its_answer(
+    status: int, refusal: bytes, kind: FailureKind
+) -> None:
+    async def body() -> None:
+        async with two(always(status, refusal), answer_whole, own_key=True) as (stand, paid):
+            told: list[tuple[str, FailureKind]] = []
+            stand.gateway.door.on_key_refused = lambda *refused: told.append(refused)
+            for stream in (True, False):
+                assert (await stand.ask(chat(stream=stream))).status == 200
+            assert told == [("first", kind)] * len(stand.engine.asked)
+            assert len(paid.asked) == 2
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "code"),
+    [(401, OURS, "upstream_error"), (402, OURS, "upstream_no_credit"), (429, SPENT, "upstream_no_credit")],
+)
+def test_where_every_account_of_the_gate_is_refused_no_client_is_told_that_its_own_is(
+    status: int, refusal: bytes, code: str
+) -> None:
+    async def body() -> None:
+        async with two(always(status, refusal), always(status, refusal), own_key=True) as (stand, _second):
+            got = await stand.ask(chat())
+            assert reason(got) == (502, code)
+            assert b"lanted" not in got.body
+            assert got.headers.get("x-should-retry") == ("false" if code == "upstream_no_credit" else None)
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(("status", "refusal"), [(401, OURS), (402, UNKNOWN), (403, UNKNOWN), (429, SPENT)])
+def test_a_client_whose_own_key_is_refused_hears_so_and_is_sent_nowhere_else(status: int, refusal: bytes) -> None:
+    async def body() -> None:
+        async with two(always(status, refusal), answer_whole) as (stand, second):
+            got = await stand.ask(chat(), authorization="Bearer theirs")
+            assert (got.status, got.body) == (status, refusal)
+            assert not second.asked
+
+    run(body())
+
+
+def test_tokens_are_counted_by_an_engine_that_speaks_the_dialect() -> None:
+    async def body() -> None:
+        async with two(chat_alone, both_dialects) as (stand, _speaks):
+            got = await stand.ask(ASK, MESSAGES + b"/count_tokens")
+            assert (got.status, got.json()) == (200, {"input_tokens": 9})
+            assert (await stand.ask(ASK, CHAT)).status == 200
+            assert stand.gateway.door.ongoing == 0
+
+    run(body())

@@ -14,7 +14,7 @@ from millgate.config.callers import ListenTlsConfig
 from millgate.config.doors import ExtprocConfig
 from millgate.config.load import Loaded
 from millgate.config.problems import ConfigError, Problem, SettingPath
-from millgate.config.schema import Config, LimitsConfig, ListenConfig
+from millgate.config.schema import Config, EngineConfig, LimitsConfig, ListenConfig
 from millgate.dialects import BY_PATH, READERS
 from millgate.gateway import (
     AdminAddress,
@@ -178,13 +178,14 @@ def _cross_origin(listen: ListenConfig) -> CrossOrigin | None:
 
 def _only_models(config: Config) -> frozenset[str] | None:
     """Return the models that are answered where others are not: no engine takes any name, and not all serve the same."""
-    lists = {
-        frozenset((*engine.models, *engine.adapters)) if engine.models else frozenset()
-        for engine in config.engines
-    }
+    lists = {frozenset(_models(engine)) for engine in config.engines}
     if frozenset() in lists or len(lists) == 1:
         return None
     return frozenset().union(*lists)
+
+
+def _models(engine: EngineConfig) -> tuple[str, ...]:
+    return (*engine.models, *engine.adapters) if engine.models else ()
 
 
 def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
@@ -203,6 +204,7 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             metered=engine.account is not None,
             kv_lease_s=engine.kv_lease,
             bootstrap_port=engine.meeting_port,
+            models=_models(engine),
         )
     except TlsError as error:
         raise _tls_problem(loaded, ("engines", index, "tls"), error) from None

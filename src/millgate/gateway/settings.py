@@ -28,7 +28,7 @@ class EngineAddress:
     provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes while the
     gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty `host` is a name that
     nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`,
-    or both get it at `bootstrap_port` at once (SGLang).
+    or both get it at `bootstrap_port` at once (SGLang). `models` are those that it is named for, none where it takes any.
     """
 
     name: str
@@ -44,6 +44,7 @@ class EngineAddress:
     is_up: bool = True
     kv_lease_s: float = KV_LEASE_S
     bootstrap_port: int | None = None
+    models: tuple[str, ...] = ()
 
     @property
     def place(self) -> tuple[str, int, str, bool, str | None, str | None, bool]:

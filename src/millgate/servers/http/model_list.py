@@ -8,6 +8,7 @@ import msgspec
 
 from millgate.core.words import FailureKind
 from millgate.dialects.bodies import no_such_model
+from millgate.dialects.contract import Family
 from millgate.http1.client import Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.engines import Fetched, scrape
@@ -26,7 +27,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class ModelList:
     """Owns the answer to one request for the list, or for the one model `wanted`; `done` is called once, when it is over.
 
-    Of `only` these models the answer tells; None tells of all.
+    Of `only` these models the answer tells; None tells of all. Those that are `named` by the settings are answered for, whether an engine
+    lists them or not: providers leave aliases and deployments out, and want headers of their own dialect for their list.
     """
 
     __slots__ = (
@@ -35,6 +37,7 @@ class ModelList:
         "_error_responses",
         "_exchange",
         "_left",
+        "_named",
         "_only",
         "_pages",
         "_reading",
@@ -52,6 +55,7 @@ class ModelList:
         *,
         wanted: str | None = None,
         only: frozenset[str] | None = None,
+        named: Sequence[str] = (),
     ) -> None:
         self._exchange = exchange
         self._reading = reading
@@ -60,6 +64,7 @@ class ModelList:
         self._done: Callable[[], None] | None = done
         self._wanted = wanted
         self._only = only
+        self._named = named
         self._calls: list[Call] = []
         self._pages: list[bytes | None] = []
         self._left = 0
@@ -95,7 +100,9 @@ class ModelList:
         read = [each for each in map(_read, self._pages) if each is not None]
         models = _merged(read, self._only)
         dialect = self._reading.dialect
-        if not read:
+        for name in self._named:
+            models.setdefault(name, _entry(name, dialect.family))
+        if not models and not read:
             failed = dialect.refuser.failed(FailureKind.BROKEN, self._request_id)
             self._exchange.respond(failed.status, failed.headers, failed.body)
         elif self._wanted is None:
@@ -137,9 +144,16 @@ def _merged(pages: Sequence[Mapping[str, Any]], only: frozenset[str] | None) -> 
     return models
 
 
+def _entry(name: str, family: Family) -> dict[str, Any]:
+    """Return what is told of a model of which no engine tells."""
+    if family == "anthropic":
+        return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "millgate"}
+
+
 def _page_of(pages: Sequence[Mapping[str, Any]], models: list[Any]) -> dict[str, Any]:
     """Return one page of these models, in the form of the first engine's; Anthropic's names its first and last."""
-    page = {**pages[0], "data": models}
+    page = {**(pages[0] if pages else {"object": "list"}), "data": models}
     for field, place in (("first_id", 0), ("last_id", -1)):
         if field in page:
             page[field] = models[place]["id"] if models else None

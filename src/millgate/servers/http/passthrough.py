@@ -6,6 +6,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from millgate.core.words import FailureKind, Reason, Sent
+from millgate.dialects.bodies import model_of, no_such_model
 from millgate.dialects.contract import BadInputError, Dialect, Usage
 from millgate.dialects.responses import INPUT_TOKENS, goes_on_from
 from millgate.http1.client import AnswerHead, Call
@@ -233,16 +234,35 @@ class Passthrough:
             return engines
         if answer_id is not None:
             return []
+        if path in reading.dialect.light:
+            engines = self._serving(model_of(body), engines)
         up = {engine.name for engine in house.driver.snapshot().engines if engine.up}
         return [engine for engine in engines if engine.name in up] or engines[:1]
 
+    def _serving(self, model: str, engines: list[EngineRoute]) -> list[EngineRoute]:
+        """Return those of the engines that answer this model, all where it is named for none; BadInputError where the gate answers for others alone."""
+        named = [each for each in engines if model in each.models]
+        named = named or [each for each in engines if not each.models]
+        only = self._house.settings.models
+        if model and only is not None and model not in only:
+            raise no_such_model()
+        return named or engines
+
     def _list_models(self, exchange: Exchange, reading: HeadReading, request_id: bytes, wanted: str) -> None:
-        """Ask every engine that is up for its models, and answer with all of them, or with the one that is `wanted`."""
+        """Ask every engine that is up for its models, and answer with all of them and those that the settings name, or with the one that is `wanted`."""
         house, head = self._house, exchange.head
         done = partial(self._done, exchange, reading.caller.tenant)
         only = house.settings.models
+        named = tuple(dict.fromkeys(name for each in house.engines.values() for name in each.models))
         models = ModelList(
-            exchange, reading, request_id, house.error_responses, done, wanted=wanted or None, only=only
+            exchange,
+            reading,
+            request_id,
+            house.error_responses,
+            done,
+            wanted=wanted or None,
+            only=only,
+            named=named,
         )
         self._ongoing[exchange] = models
         _path, mark, query = head.target.partition(b"?")

@@ -18,7 +18,7 @@ class EngineRoute(NamedTuple):
     """How to reach one engine: its pool, its base path (no trailing slash), and the listener to hang-ups.
 
     `credential` replaces whatever the client sent; None sends what the door lets through. A prompt that it reads for another engine it
-    keeps for `kv_lease_s`; with `bootstrap` both have the request at once.
+    keeps for `kv_lease_s`; with `bootstrap` both have the request at once. `models` are those that the settings name for it, none where it takes any.
     """
 
     name: str
@@ -28,3 +28,4 @@ class EngineRoute(NamedTuple):
     credential: bytes | None = None
     kv_lease_s: float = KV_LEASE_S
     bootstrap: Bootstrap | None = None
+    models: tuple[str, ...] = ()

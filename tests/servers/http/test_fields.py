@@ -106,7 +106,10 @@ def test_a_name_that_some_servers_read_as_one_of_ours_stays_here(name: bytes) ->
     ]
 
 
-@pytest.mark.parametrize("name", [b"authorization", b"x-api-key", b"x_api_key"])
+@pytest.mark.parametrize(
+    "name",
+    b"authorization x-api-key x_api_key api-key x-goog-api-key openai-organization OpenAI-Project".lower().split(),
+)
 def test_no_credential_of_a_client_stands_beside_the_engines_own(name: bytes) -> None:
     assert with_credential([(name, b"mine")], b"own") == [(b"authorization", b"Bearer own")]
 

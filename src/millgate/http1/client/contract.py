@@ -116,7 +116,7 @@ class Upstream(Protocol):
     ) -> Call:
         """Send one request now; `head_by` is the loop time by which the final head must have arrived.
 
-        `Host`, `Content-Length` and `Connection` are the client's to write; the caller passes no hop-by-hop
+        `Host`, `Accept-Encoding`, `Content-Length` and `Connection` are the client's to write; the caller passes no hop-by-hop
         header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a dead kept connection is replaced by a fresh one once, while no
         answer byte has been read. No callback comes before this returns.
         """

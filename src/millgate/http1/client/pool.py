@@ -54,7 +54,8 @@ class UpstreamPool:
         self._port = port
         self._ssl = ssl
         self._server_name = server_name
-        self._head_tail = b" HTTP/1.1\r\nhost: %b\r\n" % self._authority()
+        # Without the field any coding would be right (RFC 9110 section 12.5.3), and what is compressed cannot be judged.
+        self._head_tail = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % self._authority()
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
         self._connecting: dict[UpstreamCall, tuple[Connecting, UpstreamConnection]] = {}

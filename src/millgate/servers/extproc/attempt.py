@@ -292,7 +292,7 @@ class ExtprocDesk:
         fields: Pairs = []
         if destination.credential is not None:
             speaks = [pair for pair in onward if pair[0] == b"anthropic-version"]
-            fields = with_credential(speaks, destination.credential)[len(speaks) :]
+            fields = with_credential(speaks, destination.credential, reading.dialect.family)[len(speaks) :]
             onward = without_credentials(onward)
         if destination.base_path:
             fields.append((b":path", destination.base_path + head.target))

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from millgate.dialects.contract import Family
 from millgate.http1.client import AnswerHead
 from millgate.http1.client.request_ids import ID_NAMES, upstream_id
 from millgate.http1.wire.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines, header_lines, listed
-from millgate.runtime.callers import OWN_CREDENTIALS
+from millgate.runtime.callers import CREDENTIALS
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -84,21 +85,21 @@ def with_id(lines: Lines, request_id: bytes) -> Lines:
 
 
 def without_credentials(fields: Pairs) -> Pairs:
-    """Return the fields without any that a credential may stand in."""
-    return [pair for pair in fields if _read_as(pair[0]) not in OWN_CREDENTIALS]
+    """Return the fields without any that a credential may stand in, or what belongs to one."""
+    return [pair for pair in fields if _read_as(pair[0]) not in CREDENTIALS]
 
 
-def with_credential(fields: Pairs, credential: bytes | None) -> Pairs:
+def with_credential(fields: Pairs, credential: bytes | None, family: Family = "openai") -> Pairs:
     """Return the fields with the engine's own credential instead of any of the client's; as they are without one.
 
-    It goes where engines look, and for requests in Anthropic's dialect, whose SDK always sends `anthropic-version`,
+    It goes where engines look, and for requests in Anthropic's dialect, or from its SDK, which always sends `anthropic-version`,
     where Anthropic looks too.
     """
     if credential is None:
         return fields
     own = without_credentials(fields)
     own.append((b"authorization", b"Bearer " + credential))
-    if any(name == b"anthropic-version" for name, _value in fields):
+    if family == "anthropic" or any(name == b"anthropic-version" for name, _value in fields):
         own.append((b"x-api-key", credential))
     return own
 

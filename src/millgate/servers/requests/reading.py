@@ -105,7 +105,7 @@ class HeadReading:
             fields = for_engine(head.headers, trusted=self.trusted)
             if self.callers.guarded:  # a key of ours
                 fields = without_credentials(fields)
-            lines = _WRITER.write(with_credential(fields, engine.credential))
+            lines = _WRITER.write(with_credential(fields, engine.credential, self.dialect.family))
             self._onward[engine.name] = kept = engine, lines
         return with_id(kept[1], request_id)
 

@@ -135,6 +135,12 @@ class Yield(NamedTuple):
     promised: float = 0.0
     classed: Classed | None = None
 
+    @property
+    def short_of(self) -> QuotaState | None:
+        """The bucket that had too little, of a refusal by a quota: the one that has so much left."""
+        left = max(0.0, self.bound)
+        return next((each for each in self.quota if each.remaining == left), None)
+
 
 class Cancel(NamedTuple):
     """Stop an admitted attempt: abort it upstream, tell its client; its permit still ends with Released."""

@@ -133,6 +133,7 @@ class _Prepared(NamedTuple):
 
 _JSON = (b"content-type", b"application/json")
 _DO_NOT_RETRY = (b"x-should-retry", b"false")
+_LATER, _NEVER = "; come back in %.1f s", "; coming back is of no use"
 
 
 def _lines(ours: bytes, more: bytes) -> bytes:
@@ -149,8 +150,7 @@ class Refuser:
 
     def _prepare(self, reason: Reason, row: RefusalRow) -> _Prepared:
         words = self._words(row)
-        later = self._body(words, row.message + "; come back in %.1f s")
-        never = self._body(words, row.message + "; coming back is of no use")
+        later, never = self._body(words, row.message + _LATER), self._body(words, row.message + _NEVER)
         line = b"x-millgate-reason: %b\r\nx-should-retry: " % reason.encode()
         return _Prepared(words.status, later, never, row.close, line + b"true\r\n", line + b"false\r\n")
 
@@ -175,31 +175,24 @@ class Refuser:
         return RefusalAnswer(status, [(name, value) for name, _, value in pairs], body, close)
 
     def refuse_in_lines(
-        self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes
+        self, reason: Reason, retry_after_s: float, retry: bool, request_id: bytes, numbers: str = ""
     ) -> tuple[int, bytes, bytes, bool]:
-        """Dress one refusal, the way of every yield; `request_id` must be printable ASCII without quotes."""
+        """Dress one refusal, the way of every yield; `request_id` must be printable ASCII without quotes.
+
+        `numbers` say what was asked for and what there is; of what is of no use for now alone they say until when.
+        """
         prepared = self._prepared[reason]
+        hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
+        more, body = prepared.never_lines, prepared.never
         if retry:
-            hint_s = min(MOST_HINT_S, max(LEAST_HINT_S, retry_after_s))
             pause = b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (ceil(hint_s), ceil(hint_s * 1000))
             more, body = prepared.later_lines + pause, prepared.later % hint_s
-        else:
-            more, body = prepared.never_lines, prepared.never
+        if numbers:
+            row, never = REASONS[reason], "" if reason is Reason.QUOTA else _NEVER
+            tail = _LATER % hint_s if retry else never
+            body = self._body(self._words(row), f"{row.message}: {numbers}{tail}")
         lines = _lines(request_id, more)
         return prepared.status, lines, self._ended(body, request_id), prepared.close
-
-    def too_many_sequences(
-        self, sequences: int, most: int, request_id: bytes
-    ) -> tuple[int, bytes, bytes, bool]:
-        """Dress, as `refuse_in_lines` does, the refusal of a request that no engine has streams enough for."""
-        words = self._words(REASONS[Reason.TOO_LARGE])
-        body = self._body(
-            words,
-            f"the request makes {sequences} sequences (n or best_of times its prompts), and no engine here runs more"
-            f" than {most} at once; coming back is of no use",
-        )
-        lines = _lines(request_id, self._prepared[Reason.TOO_LARGE].never_lines)
-        return words.status, lines, self._ended(body, request_id), False
 
     def broken_off(self, cause: FailureKind | Reason) -> tuple[DialectError, str]:
         """Return what an event of a stream that has begun calls the cause of its end, an engine's or our own, and its sentence."""

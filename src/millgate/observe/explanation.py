@@ -240,17 +240,12 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
     if decision.reason is Reason.OVERLOADED_GATE:
         return f"the gate itself is too busy, {seconds(value)} late"
     if decision.reason is Reason.QUOTA:
-        return _of_quota(decision) + _QUOTA[decision.promised > 0.0].format(
+        short_of = decision.short_of
+        return ("" if short_of is None else f"of {short_of.rule} ") + _QUOTA[decision.promised > 0.0].format(
             value, max(0.0, bound), decision.promised
         )
     template = _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
-
-
-def _of_quota(decision: Yield) -> str:
-    """Name the limit that has so much left."""
-    left = max(0.0, decision.bound)
-    return next((f"of {each.rule} " for each in decision.quota if each.remaining == left), "")
 
 
 # What value and bound count, by reason (core/decisions).

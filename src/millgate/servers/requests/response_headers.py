@@ -1,15 +1,26 @@
 """How an attempt is refused, and what our headers say on an answer or a refusal: what is left of a quota, how a request was changed."""
 
+from math import ceil
 from time import time
+from typing import Final
 
 from millgate.core.decisions import Admit, QuotaState, Reshaped, Yield
-from millgate.core.words import Counted
+from millgate.core.settings import QuotaLimit
+from millgate.core.words import Counted, QuotaKind, Reason
 from millgate.dialects.contract import Dialect
-from millgate.dialects.quota_headers import write_anthropic, write_openai
+from millgate.dialects.quota_headers import go_duration, write_anthropic, write_openai
 from millgate.http1.wire.fields import ANSWER_RESERVED, header_lines
 from millgate.servers.requests.fields import Pairs
 
 _RESHAPED = b"x-millgate-reshaped"
+_COUNTS: Final = {
+    QuotaKind.RPM: "requests a minute",
+    QuotaKind.RPD: "requests a day",
+    QuotaKind.TPM: "tokens a minute",
+    QuotaKind.TPD: "tokens a day",
+    QuotaKind.ITPM: "prompt tokens a minute",
+    QuotaKind.OTPM: "output tokens a minute",
+}
 
 
 def response_headers(decision: Admit, family: str) -> Pairs:
@@ -22,14 +33,33 @@ def response_headers(decision: Admit, family: str) -> Pairs:
 
 def refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, bytes, bytes, bool]:
     """Return the status, head, body and whether to close of this refusal."""
-    if decision.counted is Counted.STREAMS:
-        return dialect.refuser.too_many_sequences(int(decision.value), int(decision.bound), request_id)
     status, lines, body, close = dialect.refuser.refuse_in_lines(
-        decision.reason, decision.retry_after_s, decision.retry, request_id
+        decision.reason, decision.retry_after_s, decision.retry, request_id, _numbers(decision)
     )
     if decision.quota:
         lines += header_lines(quota_pairs(decision.quota, dialect.family), ANSWER_RESERVED)
     return status, lines, body, close
+
+
+def _numbers(decision: Yield) -> str:
+    """Return what a client can act on: what it asked for and what there is; empty where nothing but the time is up to it."""
+    reason, asked, most = decision.reason, decision.value, max(0.0, decision.bound)
+    if reason is Reason.TENANT_LIMIT:
+        return f"{asked:,.0f} of {most:,.0f}"
+    if decision.counted is Counted.STREAMS:
+        return f"it makes {asked:,.0f} sequences (n or best_of times its prompts), and no engine here runs more than {most:,.0f} at once"
+    if reason is Reason.TOO_LARGE and asked > most > 0.0:
+        return f"it needs {asked:,.0f} tokens, and no more than {most:,.0f} ever fit"
+    short_of = decision.short_of if reason is Reason.QUOTA else None
+    if short_of is None:
+        return ""
+    numbers = f"of {short_of.limit:,.0f} {_COUNTS[short_of.kind]} {most:,.0f} are left, and the request needs {asked:,.0f}"
+    if decision.promised > 0.0:
+        numbers += f"; {decision.promised:,.0f} are promised to clients that were told to come before it"
+    if decision.retry:
+        return numbers
+    wait_s = (asked - most) / QuotaLimit(short_of.kind, short_of.limit).rate_per_s
+    return f"{numbers}; there is enough in {go_duration(ceil(wait_s))} at the earliest"
 
 
 def quota_pairs(states: tuple[QuotaState, ...], family: str) -> Pairs:

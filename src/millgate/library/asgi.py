@@ -8,14 +8,19 @@ while it is served has its handler cancelled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from typing import Final, Literal
-
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, Final, Literal
 
 from millgate.core.words import Reason
 from millgate.dialects.refusals import RefusalAnswer, Refuser
 from millgate.library.gate import Gate, Slot, Yielded
+
+# ASGI's parts (https://asgi.readthedocs.io/en/latest/specs/main.html), by the names that Starlette has for them.
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _MOST_BODY_BYTES: Final = 32 * 1024 * 1024
 """As the gateway's own door: images in a conversation go up to this."""

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
 
+from millgate.http1.server.contract import RequestHead
 from millgate.observe.explanation import ExplainedAttempt, ExplainedStep
+from millgate.servers.admin.answers import AdminRequest
 from millgate.servers.admin.page import Ask, why_route
 from millgate.servers.admin.source import Find
 
@@ -23,25 +24,12 @@ TOLD = ExplainedAttempt(
 
 def ask(query: str, find: Find = lambda wanted: [TOLD] if wanted == "7" else []) -> tuple[int, Any]:
     """Put one question to the route, without a socket."""
-    sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def receive() -> Any:
-        raise AssertionError("a question has no body")
-
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/api/why",
-        "query_string": query.encode(),
-        "headers": [],
-    }
-    coroutine = Starlette(routes=[why_route(answering(find))])(scope, receive, send)
-    with pytest.raises(StopIteration):
-        coroutine.send(None)  # nothing in it waits
-    return sent[0]["status"], json.loads(sent[1]["body"])
+    head = RequestHead(b"GET", b"/api/why?" + query.encode(), b"/api/why", (), None, "127.0.0.1")
+    coroutine = why_route(answering(find)).handler(AdminRequest(head, b""))
+    with pytest.raises(StopIteration) as ended:
+        coroutine.__await__().send(None)  # nothing in it waits
+    answer = ended.value.value
+    return answer.status, json.loads(answer.body)
 
 
 def answering(find: Find) -> Ask:

@@ -179,13 +179,13 @@ class Connection:
         exchange.reserved_bytes = 0
 
     @property
-    def _busy(self) -> bool:
-        """Whether an answer is being made, or has yet to leave."""
-        return self._exchange is not None or self._slow
+    def is_busy(self) -> bool:
+        """Whether an answer is being made, or has yet to leave; else its client is waited for."""
+        return self._exchange is not None or self._slow or self._state == CLOSING
 
     def close_idle(self) -> None:
         """Close the connection if it waits for its next request."""
-        if self._state == OPEN and self._intake.phase == IDLE and not self._busy:
+        if self._state == OPEN and self._intake.phase == IDLE and not self.is_busy:
             self._close()
 
     def abort(self) -> None:
@@ -258,7 +258,7 @@ class Connection:
 
     def _advance(self) -> None:
         """Read on in what was held, once the turn has come; close when too much came to be held."""
-        if self._advancing or self._busy:
+        if self._advancing or self.is_busy:
             return
         if self._state == OPEN:
             self._read(self._backlog.take())

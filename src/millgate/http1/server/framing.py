@@ -40,7 +40,12 @@ class UnacceptableError(Exception):
 
 
 def read_framing(
-    version: bytes, target: bytes, fields: Sequence[tuple[bytes, bytes]], named: Mapping[bytes, bytes]
+    version: bytes,
+    target: bytes,
+    fields: Sequence[tuple[bytes, bytes]],
+    named: Mapping[bytes, bytes],
+    *,
+    takes_nameless: bool = False,
 ) -> tuple[int | None, bool, bool]:
     """Check a head that llhttp has accepted; `named` are its fields by name. Raise UnacceptableError.
 
@@ -51,7 +56,8 @@ def read_framing(
     if len(named) != len(fields):
         _refuse_repeated(fields)
     host = named.get(b"host")
-    if host is None or not _is_host(host):
+    is_nameless = host is None and takes_nameless and version == b"HTTP/1.0"
+    if not is_nameless and (host is None or not _is_host(host)):
         raise UnacceptableError(400, "invalid_request", "exactly one valid Host header is required")
     if not _is_target(target):
         raise UnacceptableError(400, "invalid_request", "the request target must be a path in visible ASCII")

@@ -27,7 +27,7 @@ class HttpServer:
     """Serves one application on one or more addresses; build it on the loop that runs it.
 
     `retiring` makes every answer the last of its connection; `draining` refuses bodies that are announced, too. The budget and the descriptors may be shared with other
-    servers.
+    servers. Where there are too many connections a newcomer is refused, or if the server `makes_room` takes the place of the oldest that waits for a request.
     Bodies are booked on the tenant that `tenant_of` finds in their head, and on their peer.
     """
 
@@ -39,19 +39,21 @@ class HttpServer:
         budget: ByteBudget | None = None,
         tenant_of: Callable[[RequestHead], str] | None = None,
         descriptors: Descriptors | None = None,
+        makes_room: bool = False,
     ) -> None:
         self.application = application
         self.limits = limits or ServerLimits()
         self.budget = budget or ByteBudget()
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._tenant_of = tenant_of
+        self._makes_room = makes_room
         self.heads = ResponseHeads()
         self.sweep = Sweep(self._check, self._forgive)
         self.draining = self.retiring = False
         self.refused_connections = 0
         self._loop = asyncio.get_running_loop()
         self.outbox = Outbox(self._loop.call_soon)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self.listeners = Listeners(
             lambda: cast("asyncio.Protocol", Connection(self)),
             self,
@@ -138,11 +140,20 @@ class HttpServer:
     def admit(self, connection: Connection) -> bool:
         """Take a new connection in; return whether it is within the cap."""
         self._clients.enter(connection)
-        self._connections.add(connection)
+        if self._makes_room and self._clients.overdrawn:
+            self._cut_oldest()
+        self._connections[connection] = None
         if self._clients.overdrawn:
             self.refused_connections += 1
             return False
         return True
+
+    def _cut_oldest(self) -> None:
+        """Cut the oldest connection whose client is waited for, if there is one."""
+        oldest = next((each for each in self._connections if not each.is_busy), None)
+        if oldest is not None:
+            self._clients.leave(oldest)
+            oldest.abort()
 
     def full_answer(self) -> bytes:
         """Return the prebuilt 503 for connections over the cap."""
@@ -160,7 +171,7 @@ class HttpServer:
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is closed."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         self._clients.leave(connection)
         if self._emptied is not None and not self._connections and not self._emptied.done():
             self._emptied.set_result(None)

@@ -6,7 +6,7 @@ the HTML standard's, section 9.2: `event:` and `data:` lines, an empty line afte
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -61,7 +61,7 @@ class LiveFeed(Generic[_Model]):
         if not self.watchers:
             self._stop()
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes, None]:
         """Give the history, the present frame, and then every new frame; no frame waits for a slow watcher."""
         yield _event("history", self.page_model.history())
         yield self._frame

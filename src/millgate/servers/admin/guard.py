@@ -24,14 +24,17 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response
-from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
+from millgate.http1.server.contract import RequestHead
 from millgate.runtime.guesses import Guesses
-from millgate.servers.admin.answers import error_answer, too_many_guesses
-from millgate.servers.admin.page import asset_response, read_assets
+from millgate.servers.admin.answers import (
+    AdminAnswer,
+    AdminRequest,
+    AdminRoute,
+    error_answer,
+    see_other,
+    too_many_guesses,
+)
+from millgate.servers.admin.page import asset_answer, read_assets
 from millgate.sockets.listening import is_ip
 
 COOKIE: Final = "millgate_session"
@@ -94,92 +97,67 @@ MOST_FORM_BYTES: Final = 8192
 _COMPLAINT_PLACE = b"<!-- complaint -->"
 
 
-def sign_in_route(sessions: Sessions | None) -> Route:
+def sign_in_route(sessions: Sessions | None) -> AdminRoute:
     """Return the route of the form; without sessions it leads straight to the page."""
-    return Route("/login", _SignIn(sessions).answer, methods=["GET", "POST"])
+    form = read_assets()["login.html"]
 
-
-class _SignIn:
-    def __init__(self, sessions: Sessions | None) -> None:
-        self._sessions = sessions
-        self._form = read_assets()["login.html"]
-
-    async def answer(self, request: Request) -> Response:
-        """Show the form, or take the token that it sends."""
-        if self._sessions is None:
-            return _to_the_page()
-        if request.method != "POST":
-            return asset_response("login.html", self._form)
-        peer = request.client.host if request.client is not None else ""
-        wait_s = self._sessions.try_token(await _read_token(request), peer)
+    async def answer(request: AdminRequest) -> AdminAnswer:
+        if sessions is None:
+            return see_other(b"./")
+        if request.head.method != b"POST":
+            return asset_answer("login.html", form)
+        wait_s = sessions.try_token(_token_in(request.body), request.head.peer)
         if wait_s is None:
-            return _signed_in(self._sessions, request)
+            return _signed_in(sessions, request.head)
         if wait_s > 0.0:
             return too_many_guesses(wait_s)
         complaint = b'<p class="complaint" role="alert">That is not the token of this gate.</p>'
-        return asset_response("login.html", self._form.replace(_COMPLAINT_PLACE, complaint), 401)
+        return asset_answer("login.html", form.replace(_COMPLAINT_PLACE, complaint), 401)
+
+    return AdminRoute(answer, takes_post=True)
 
 
-def _signed_in(sessions: Sessions, request: Request) -> Response:
-    answer = _to_the_page()
-    # Behind a proxy with TLS the browser says in Origin that its side is https, which a proxy does not change.
-    secure = urlsplit(request.headers.get("origin", "")).scheme == "https"
-    answer.set_cookie(COOKIE, sessions.open(), path=None, httponly=True, samesite="strict", secure=secure)
-    return answer
-
-
-def _to_the_page() -> Response:
-    return RedirectResponse("./", status_code=303)
-
-
-async def _read_token(request: Request) -> bytes:
-    """Return the form's token; of a form that is too long, or does not come whole, nothing is taken."""
-    body = b""
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MOST_FORM_BYTES:
-                return b""
-    except ClientDisconnect:
+def _token_in(form: bytes) -> bytes:
+    """Return the form's token; of a form that is too long nothing is taken."""
+    if len(form) > MOST_FORM_BYTES:
         return b""
-    return parse_qs(body.decode("latin-1")).get("token", [""])[0].strip().encode()
+    return parse_qs(form.decode("latin-1")).get("token", [""])[0].strip().encode()
+
+
+def _signed_in(sessions: Sessions, head: RequestHead) -> AdminAnswer:
+    # Behind a proxy with TLS the browser says in Origin that its side is https, which a proxy does not change.
+    origin = (head.header(b"origin") or b"").decode("latin-1")
+    secure = "; Secure" if urlsplit(origin).scheme == "https" else ""
+    cookie = f"{COOKIE}={sessions.open()}; HttpOnly; SameSite=strict{secure}"
+    return see_other(b"./", ((b"set-cookie", cookie.encode()),))
 
 
 _PROBES = frozenset({"/healthz", "/readyz"})
 # Probes carry no token. An operator who signs in has no token yet, and the form's look is the same file for all.
 _OPEN_PATHS = _PROBES | {"/login", "/page/style.css"}
-_ANSWER_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
 class AdminGuard:
-    """Wraps the admin application; refuses before a route is looked up."""
+    """Refuses by their heads, before a route is looked up: 403 (Host, Origin), 401 (token), or for the page 303 to its sign-in form."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str] = (), sessions: Sessions | None = None) -> None:
-        self._app = app
+    def __init__(self, *, hosts: Iterable[str] = (), sessions: Sessions | None = None) -> None:
         self._hosts = frozenset({"localhost", *(host.lower() for host in hosts)})
         self._sessions = sessions
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 403 (Host, Origin), 401 (token), or for the page 303 to its sign-in form."""
-        assert scope["type"] == "http", "the admin door serves plain HTTP only"
-        client = scope.get("client")
-        refusal = self._refusal(scope["path"], scope["headers"], client[0] if client else "")
-        await (refusal or self._app)(scope, receive, _with_answer_headers(send))
-
-    def _refusal(self, path: str, headers: list[tuple[bytes, bytes]], peer: str) -> Response | None:
-        hosts = [value for name, value in headers if name == b"host"]
-        origins = [value for name, value in headers if name == b"origin"]
+    def refusal(self, head: RequestHead) -> AdminAnswer | None:
+        """Return why a request is refused, None to let it pass."""
+        path, host, origins = head.path.decode(), head.header(b"host"), _values(head, b"origin")
         if path in _PROBES and not origins:
             return None
-        if len(hosts) != 1 or not self._knows("//" + hosts[0].decode("latin-1")):
+        if host is None or not self._knows("//" + host.decode("latin-1")):
             return error_answer(
                 403, "host_not_allowed", "Host must be an IP address, localhost or listed in admin.hosts"
             )
-        if not all(self._is_ours(value.decode("latin-1"), hosts[0].decode("latin-1")) for value in origins):
+        if not all(self._is_ours(value.decode("latin-1"), host.decode("latin-1")) for value in origins):
             return error_answer(403, "origin_not_allowed", "requests made by other web pages are refused")
         if self._sessions is None or path in _OPEN_PATHS:
             return None
-        return _without_right(self._sessions, path, headers, peer)
+        return _without_right(self._sessions, head, path)
 
     def _is_ours(self, origin: str, host: str) -> bool:
         """Say whether a page of this origin is ours: any page may be served from an address, so the address must be Host's."""
@@ -196,30 +174,30 @@ class AdminGuard:
         return name in self._hosts or is_ip(name)
 
 
-def _without_right(
-    sessions: Sessions, path: str, headers: list[tuple[bytes, bytes]], peer: str
-) -> Response | None:
-    """Return why these headers carry no right to ask, None if they do; a session goes on whatever a peer guesses."""
-    given = [value for name, value in headers if name == b"authorization"]
+def _without_right(sessions: Sessions, head: RequestHead, path: str) -> AdminAnswer | None:
+    """Return why this head carries no right to ask, None if it does; a session goes on whatever a peer guesses."""
+    given = _values(head, b"authorization")
     if given:
         bearer = len(given) == 1 and given[0][:7].lower() == b"bearer "
-        wait_s = sessions.try_token(given[0][7:].strip() if bearer else b"", peer)
+        wait_s = sessions.try_token(given[0][7:].strip() if bearer else b"", head.peer)
         if wait_s is None:
             return None
         return too_many_guesses(wait_s) if wait_s > 0.0 else _sign_in_first(path)
-    cookies = [value for name, value in headers if name == b"cookie"]
+    cookies = _values(head, b"cookie")
     if len(cookies) == 1 and sessions.is_open(cookies[0].decode("latin-1")):
         return None
     return _sign_in_first(path)
 
 
-def _sign_in_first(path: str) -> Response:
+def _values(head: RequestHead, name: bytes) -> list[bytes]:
+    return [value for field, value in head.headers if field == name]
+
+
+def _sign_in_first(path: str) -> AdminAnswer:
     if path == "/":
-        # Relative: the browser knows under which prefix it found us.
-        return RedirectResponse("login", status_code=303)
-    answer = error_answer(401, "token_required", "send Authorization: Bearer TOKEN")
-    answer.headers["www-authenticate"] = "Bearer"
-    return answer
+        return see_other(b"login")
+    message = "send Authorization: Bearer TOKEN"
+    return error_answer(401, "token_required", message, ((b"www-authenticate", b"Bearer"),))
 
 
 def is_loopback(host: str) -> bool:
@@ -228,12 +206,3 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _with_answer_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *_ANSWER_HEADERS]
-        await send(message)
-
-    return send_with_headers

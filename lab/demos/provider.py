@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from lab.demos.provider_emulator import ProviderSetup
 from lab.demos.provider_stage import ProviderStage
-from lab.demos.provider_users import CHAT_PATH, MESSAGES_PATH, TRIES, UserAccounts, ask_all
+from lab.demos.provider_users import MESSAGES_PATH, TRIES, UserAccounts, ask_all
 from millgate.core.words import OutputCharge, QuotaKind
+from millgate.demos.connection import CHAT_PATH
 from millgate.demos.mix import Mix, poisson_wishes
 from millgate.demos.scores import share
 from millgate.demos.showing import Show, counted, percent, seconds, table_of

@@ -14,7 +14,7 @@ from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
 from millgate.demos.mix import BYTES_PER_TOKEN, NUMBER_TOKENS, WORD
 from millgate.demos.users import SdkUser, Story, Wish, open_loop
 
-CHAT_PATH, MESSAGES_PATH = "/v1/chat/completions", "/v1/messages"
+MESSAGES_PATH = "/v1/messages"
 MODEL = "demo"
 TRIES = 3
 """The first, and the two more that the SDKs make by themselves."""
@@ -51,17 +51,6 @@ class UserAccounts:
                 self.hints.append(answer.hint_s)
         else:
             self.refusals["no answer" if not answer.status else str(answer.status)] += 1
-
-
-class AccountEndpoint(Endpoint):
-    """The gate's door under this path."""
-
-    def __init__(self, address: GateAddress, path: str) -> None:
-        super().__init__(address)
-        self._path = path
-
-    def _head(self, length: int) -> bytes:
-        return super()._head(length).replace(CHAT_PATH.encode(), self._path.encode(), 1)
 
 
 class AccountUser(SdkUser):
@@ -109,7 +98,7 @@ async def ask_all(
     books.since_s = loop.time() + warmup_s
     dice = random.Random(1)
     watch = asyncio.create_task(_at_times(warmup_s, wishes[-1].at_s, at_warm, at_end))
-    endpoint = AccountEndpoint(door, path)
+    endpoint = Endpoint(door, path)
     await open_loop(
         wishes,
         partial(write_body, max_tokens=max_tokens),

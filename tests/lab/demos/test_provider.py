@@ -10,7 +10,7 @@ import pytest
 from lab.demos.provider import ProviderOptions, measure
 from lab.demos.provider_emulator import ProviderSetup, counts, provider_of, setup_of
 from lab.demos.provider_stage import ProviderStage, gate_config
-from lab.demos.provider_users import AccountEndpoint, AccountUser, UserAccounts, write_body
+from lab.demos.provider_users import AccountUser, UserAccounts, write_body
 from lab.provider.twin import Outage, ProviderTraffic, Twin
 
 from gateway.harness import Asked, chat, run, standing
@@ -184,7 +184,6 @@ def test_what_cannot_run_is_refused_by_name(options: dict[str, Any], message: st
 def test_limits_that_only_one_provider_has_are_asked_in_its_dialect() -> None:
     assert ProviderOptions().path == "/v1/chat/completions"
     assert ProviderOptions((("otpm", 60_000),), "produced").path == "/v1/messages"
-    assert AccountEndpoint(DOOR, "/v1/messages")._head(3).startswith(b"POST /v1/messages HTTP/1.1\r\n")
 
 
 def test_the_offered_load_is_a_multiple_of_the_binding_limit() -> None:

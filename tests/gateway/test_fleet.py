@@ -416,7 +416,7 @@ def test_a_light_request_goes_to_an_engine_that_is_up_and_to_the_next_when_it_ca
 
 
 def test_gauges_may_stand_at_a_port_of_their_own() -> None:
-    """Triton answers at one port and shows its metrics at another one."""
+    """Triton shows its metrics at a port of their own."""
 
     async def body() -> None:
         page = b"vllm:num_requests_running 3\nvllm:num_requests_waiting 0\n"

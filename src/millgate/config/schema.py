@@ -238,7 +238,7 @@ class EngineConfig(Section):
         default="/metrics",
         pattern=r"^(:[1-9]\d{0,4})?/[!-~]*$",
         max_length=1024,
-        description="Path of its metrics page, which is read once a second; with a port before it where it has one of its own, as Triton's has: "
+        description="Path of its metrics page, which is read once a second; with a port before it where it has one of its own: "
         "`:8002/metrics`. `null` reads none.",
     )
     limit: LimitConfig = Field(

@@ -73,6 +73,8 @@ async def serve_configuration(
     """
     settings_of = extproc_settings if behind_envoy else gateway_settings
     sized = SizedConfiguration(loaded, settings_of if worker is None else worker_settings)
+    if worker is not None:
+        worker.text = lambda: sized.text
     try:
         settings, built = await sized.ask()
     except ConfigError as error:

@@ -57,10 +57,10 @@ class Given(NamedTuple):
             None if file is None else str(file), tuple(assignments or ()), tuple(flags), tuple(instead)
         )
 
-    def load(self) -> "Loaded":
-        """Return the configuration as it is now; raises CommandError as `load_or_fail` does."""
+    def load(self, text: str | None = None) -> "Loaded":
+        """Return the configuration as it is now, or as it was with this text of the file; raises CommandError as `load_or_fail` does."""
         file = None if self.file is None else Path(self.file)
-        return load_or_fail(file, self.assignments, self.flags, self.instead)
+        return load_or_fail(file, self.assignments, self.flags, self.instead, text)
 
 
 def load_or_fail(
@@ -68,10 +68,11 @@ def load_or_fail(
     assignments: Iterable[str] | None = None,
     flags: Iterable["Override"] = (),
     instead: Iterable["Override"] = (),
+    text: str | None = None,
 ) -> "Loaded":
     """Return the configuration: flags over --set over environment over file over defaults.
 
-    `instead` replaces parts of the file first. Raises CommandError with one line for each problem.
+    `instead` replaces parts of the file first, `text` is what the file said, None to read it. Raises CommandError with one line for each problem.
     """
     from millgate.config.load import load_config
     from millgate.config.overrides import from_assignment
@@ -79,7 +80,7 @@ def load_or_fail(
 
     try:
         given = [*map(from_assignment, assignments or ()), *flags]
-        return load_config(file, os.environ, given, instead=instead)
+        return load_config(file, os.environ, given, instead=instead, text=text)
     except ConfigError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
 

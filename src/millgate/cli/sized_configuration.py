@@ -53,6 +53,12 @@ class SizedConfiguration:
         self._adapters: dict[str, Adapters] = {}
         self._limits: Mapping[str, EngineSettings] = {}
 
+    @property
+    def text(self) -> str:
+        """What the file said that is in force."""
+        assert self._written.sources is not None
+        return self._written.sources.text
+
     async def ask(self) -> tuple[GatewaySettings, Built]:
         """Find the engines, ask every one for its size once, and build; ConfigError where that cannot be done."""
         await self.discovery.find(names_of(self._written))

@@ -18,7 +18,7 @@ from millgate.cli.banner import Running
 from millgate.cli.compose import serve_configuration
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.json_stderr import take_over
-from millgate.cli.workers import read_recipe
+from millgate.cli.workers import read_given
 from millgate.config.load import Loaded
 from millgate.gateway.workers.worker import WorkerSide
 from millgate.sockets.loop import GateLoop
@@ -35,12 +35,12 @@ async def work(descriptor: int) -> ExitCode:
     """Serve as the supervisor says, and return the exit code; why it cannot be done is told to the supervisor alone."""
     side = WorkerSide()
     start = await side.connect(descriptor)
-    given = read_recipe(start.recipe)
+    given = read_given(start.recipe.given)
 
-    def load() -> Loaded:
+    def load(text: str | None = None) -> Loaded:
         if start.version != __version__:
             raise CommandError(f"{__version__} is installed, and {start.version} runs: restart the gate")
-        loaded = given.load()
+        loaded = given.load(text)
         return loaded if loaded.ticket_secret else with_ticket_key(loaded, start.ticket_key)
 
     def announce(gateway: "Gateway", built: "Built") -> None:
@@ -48,7 +48,7 @@ async def work(descriptor: int) -> ExitCode:
         side.serves(gateway, msgspec.msgpack.encode(running))
 
     try:
-        loaded = load()
+        loaded = load(start.recipe.text)
         code = await serve_configuration(loaded, announce, load, worker=side)
     except CommandError as error:
         side.failed(str(error), error.code)

@@ -15,7 +15,7 @@ from millgate.config.overrides import Override
 from millgate.config.problems import ConfigError
 from millgate.gateway import GatewaySettings
 from millgate.gateway.serve import ProcessEnding
-from millgate.gateway.workers.messages import WorkerNews
+from millgate.gateway.workers.messages import Recipe, WorkerNews
 from millgate.gateway.workers.process import WorkerFailedError
 from millgate.gateway.workers.serve import serve_workers
 from millgate.gateway.workers.supervisor import WorkersLostError
@@ -31,7 +31,7 @@ _RUNNING = tuple[
 """The fields of `Given` and of `Running`, with the types that another process needs to read them."""
 
 
-def read_recipe(content: bytes) -> Given:
+def read_given(content: bytes) -> Given:
     """Return what `supervise` has written: how a worker reads its configuration."""
     return Given(*msgspec.msgpack.decode(content, type=_GIVEN))
 
@@ -41,7 +41,9 @@ async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
 
     Raises CommandError when an address cannot be had, a file cannot be used, or workers cannot serve.
     """
-    settings, recipe = _checked(loaded), msgspec.msgpack.encode(given)
+    settings, sources = _checked(loaded), loaded.sources
+    assert sources is not None
+    recipe = Recipe(msgspec.msgpack.encode(given), sources.text)
     count = loaded.config.workers
     show = partial(_show, settings, count, as_json=as_json)
     store = MemoryStore(MonotonicClock.now) if settings.cluster is None else None

@@ -35,7 +35,11 @@ class ConfigSources:
     It holds the environment, so it is never shown.
     """
 
-    def __init__(self, document: Document, outside: Iterable[Override], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, text: str, document: Document, outside: Iterable[Override], environ: Mapping[str, str]
+    ) -> None:
+        self.text = text
+        """Of the file; empty without one."""
         self._document = document
         self._outside = tuple(outside)
         self._environ = environ
@@ -91,17 +95,19 @@ def load_config(
     flags: Iterable[Override] = (),
     *,
     instead: Iterable[Override] = (),
+    text: str | None = None,
 ) -> Loaded:
     """Return the configuration of `file`, the MILLGATE_ variables of `environ` and `flags`, all optional.
 
-    `instead` replaces parts of the file before variables and flags are laid over it, so that these still count.
+    `text` is what the file said when it was read; None reads it now. `instead` replaces parts of the file before variables and flags are laid over it, so that these still count.
     Raises ConfigError naming, for each problem, the place, the dotted path and what is allowed.
     """
-    document = Document({}, {}) if file is None else read_document(_read_text(file)[0], str(file))
+    if text is None or file is None:
+        text = "" if file is None else _read_text(file)[0]
+    document = Document({}, {}) if file is None else read_document(text, str(file))
     replaced = overrides.apply(document, instead, _ABSENT)
-    return ConfigSources(
-        replaced, [*overrides.from_environment(environ or {}), *flags], dict(environ or {})
-    ).read()
+    outside = [*overrides.from_environment(environ or {}), *flags]
+    return ConfigSources(text, replaced, outside, dict(environ or {})).read()
 
 
 def validated(document: Document, environ: Mapping[str, str] | None = None) -> Loaded:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 from lab.interpreted import is_compiled
 from prometheus_client import PROCESS_COLLECTOR
 
@@ -275,14 +276,50 @@ def answered(gate: Gate) -> set[int]:
     return {fetch(gate.url, CHAT, "POST", chat(2), content_type="application/json")[0] for _ in range(8)}
 
 
-def test_a_mistake_in_the_file_and_then_a_worker_that_dies_leave_the_others_serving(
+def lanes(gate: Gate) -> set[str]:
+    return {lane["name"] for lane in gate.state().get("lanes", ())}
+
+
+def test_a_worker_that_is_started_again_has_the_configuration_that_the_others_have(
     start: Start, tmp_path: Path
 ) -> None:
-    """At night a reload is refused; hours later the kernel kills one worker. Six starts fail before the file is mended."""
+    """An edit that is not to be in force yet, or has a mistake in it, waits for a reload."""
     file = tmp_path / "gate.yaml"
-    file.write_text("limits: {idle: 70s}\n", encoding="utf-8")
+    file.write_text("lanes: [{name: first}]\n", encoding="utf-8")
     gate = start("--config", str(file)).begin()
-    file.write_text("limitz: {idle: 70s}\n", encoding="utf-8")
+
+    def replaced() -> set[str]:
+        """Kill the oldest worker, and return the lanes of all when there is another one."""
+        before = gate.processes()
+        kill(before[min(before)])
+        until(lambda: len(gate.processes()) == 2 and gate.processes() != before, START_WITHIN_S)
+        return lanes(gate)
+
+    file.write_text("lanes: [{name: second}]\n", encoding="utf-8")
+    assert replaced() == {"first"}
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events("configuration reloaded")) == 2)
+    file.write_text("lanez: [{name: third}]\n", encoding="utf-8")
+    assert replaced() == {"first", "second"}  # a lane that is gone stays where it was
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events("configuration refused, the old one stays in force")) == 2)
+    assert replaced() == {"second"}
+    assert gate.events("worker did not start") == []
+
+
+def test_a_certificate_that_is_gone_and_then_a_worker_that_dies_leave_the_others_serving(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At night a reload is refused; hours later the kernel kills one worker. Six starts fail before the file is there again."""
+    monkeypatch.setenv("TOKEN", "t" * 32)
+    issued, cert, key = trustme.CA().issue_cert("gate"), tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(cert)
+    issued.private_key_pem.write_to_path(key)
+    file = tmp_path / "gate.yaml"
+    tls = f"{{cert: {cert}, key: {key}}}"
+    file.write_text(f"line: {{port: 0, token_env: TOKEN, tls: {tls}}}\n", encoding="utf-8")
+    gate = start("--config", str(file)).begin()
+    cert.unlink()
     gate.process.send_signal(signal.SIGHUP)
     until(lambda: len(gate.events("configuration refused, the old one stays in force")) == 2)
     (_, victim), (left, _) = gate.processes().items()
@@ -296,9 +333,9 @@ def test_a_mistake_in_the_file_and_then_a_worker_that_dies_leave_the_others_serv
     assert answered(gate) == {200}
     assert fetch(gate.admin, "/readyz")[0] == 200
     (told,) = gate.events("worker did not start")  # once, not for every try
-    assert "limitz" in told["problem"]
+    assert "cert.pem cannot be read" in told["problem"]
 
-    file.write_text("limits: {idle: 70s}\n", encoding="utf-8")
+    issued.cert_chain_pems[0].write_to_path(cert)
     until(lambda: len(gate.processes()) == 2, START_WITHIN_S)
     assert gate.metric("millgate_worker_restarts_total") == 1
     assert answered(gate) == {200}

@@ -10,7 +10,15 @@ from typing import Final
 from millgate import __version__
 from millgate.cluster.contract import Store
 from millgate.cluster.socket_store import StoreServer
-from millgate.gateway.workers.messages import News, WorkerNews, WorkerStart, WorkerVerb, encode, read_kept
+from millgate.gateway.workers.messages import (
+    News,
+    Recipe,
+    WorkerNews,
+    WorkerStart,
+    WorkerVerb,
+    encode,
+    read_kept,
+)
 from millgate.gateway.workers.process import WorkerFailedError, WorkerProcess
 from millgate.observe.prometheus import EndedCounts
 from millgate.servers.http.kept_answers import Keeper, KeptAnswers
@@ -25,14 +33,14 @@ _MOST_ROWS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WorkersPlan:
-    """What the supervisor is to run: `count` workers, and how each of them learns its configuration (`recipe`).
+    """What the supervisor is to run: `count` workers, and how each of them makes its configuration at first (`recipe`).
 
     `http` and `line` are the doors' sockets, one for each worker; `line` is empty without a line door. `store` is the one that
     the workers share through this process, None where the configuration names one of its own.
     """
 
     count: int
-    recipe: bytes
+    recipe: Recipe
     ticket_key: bytes
     http: Sequence[socket.socket]
     line: Sequence[socket.socket]
@@ -59,6 +67,8 @@ class Crew:
         self._workers: list[WorkerProcess] = []
         self._numbers = 0
         self._grace_s = 0.0
+        self._recipe = plan.recipe
+        self._reloads = 0
 
     @property
     def all(self) -> list[WorkerProcess]:
@@ -90,9 +100,10 @@ class Crew:
             line=tuple(sock.fileno() for sock in self.plan.line),
             store="" if self._store is None else self._store.address,
             ticket_key=self.plan.ticket_key,
-            recipe=self.plan.recipe,
+            recipe=self._recipe,
             version=__version__,
         )
+        reloads = self._reloads
         worker = WorkerProcess(start, self._hear, self._ended)
         try:
             await worker.begin()
@@ -111,7 +122,17 @@ class Crew:
             text = f"worker {worker.number} was not ready within {_READY_WITHIN_S:.0f} s"
             raise WorkerFailedError(text, 1) from None
         self._grace_s = max(self._grace_s, news.grace_s)
+        if reloads != self._reloads:  # it could not hear it yet
+            worker.signal(signal.SIGHUP)
         return worker
+
+    def reload(self) -> list[WorkerProcess]:
+        """Have those that serve, and those that are about to, read the configuration anew; return the former."""
+        self._reloads += 1
+        serving = self.serving
+        for worker in serving:
+            worker.signal(signal.SIGHUP)
+        return serving
 
     async def drain(self, workers: Sequence[WorkerProcess]) -> None:
         """Have these workers drain, and kill those that take longer than they may."""
@@ -141,6 +162,7 @@ class Crew:
     def _hear(self, worker: WorkerProcess, news: WorkerNews) -> None:
         if news.kind is News.RELOADED:
             self._grace_s = max(self._grace_s, news.grace_s)
+            self._recipe = self._recipe._replace(text=news.text)
             self._on_reloaded(worker)
         elif news.kind is News.KEPT:
             for answer_id, engine, tenant in read_kept(news.running):

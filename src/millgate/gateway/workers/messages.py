@@ -50,12 +50,18 @@ class Reply(NamedTuple):
     error: str = ""
 
 
+class Recipe(NamedTuple):
+    """How a worker makes its configuration: what was `given` on the command line, and the `text` of the file that others run."""
+
+    given: bytes
+    text: str
+
+
 class WorkerStart(NamedTuple):
     """What a worker needs to serve: `slot` counts the addresses' sockets from 0, `number` all workers from 1.
 
     `http` and `line` are the descriptors of the doors' sockets by slot, `line` empty without a line door. `store` is the address of
-    the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration names no key, and hides the credentials that tenants are named by. `recipe` is for the command
-    line: how to read the configuration. `version` is the supervisor's: another one's messages may mean something else.
+    the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration names no key, and hides the credentials that tenants are named by. `version` is the supervisor's: another one's messages may mean something else.
     """
 
     slot: int
@@ -64,7 +70,7 @@ class WorkerStart(NamedTuple):
     line: tuple[int, ...]
     store: str
     ticket_key: bytes
-    recipe: bytes
+    recipe: Recipe
     version: str
 
 
@@ -79,7 +85,7 @@ class News(StrEnum):
 
 
 class WorkerNews(NamedTuple):
-    """One piece of it: `text` and `code` say why a worker could not start, `running` is what its banner would say, or the kind's content.
+    """One piece of it: `text` and `code` say why a worker could not start, or after a reload what the file says that is in force; `running` is what its banner would say, or the kind's content.
 
     `grace_s` is how long it drains.
     """

@@ -11,7 +11,7 @@ from millgate.gateway.notify import Notifier
 from millgate.gateway.serve import ProcessEnding
 from millgate.gateway.settings import GatewaySettings
 from millgate.gateway.workers.crew import WorkersPlan
-from millgate.gateway.workers.messages import WorkerNews
+from millgate.gateway.workers.messages import Recipe, WorkerNews
 from millgate.gateway.workers.supervisor import Supervisor
 from millgate.gateway.workers.views import WorkersSource
 from millgate.observe.logs import ProcessLog
@@ -24,7 +24,7 @@ _KEY_BYTES: Final = 32
 async def serve_workers(
     settings: GatewaySettings,
     count: int,
-    recipe: bytes,
+    recipe: Recipe,
     store: Store | None,
     on_ready: Callable[[WorkerNews, int], None],
 ) -> ProcessEnding:

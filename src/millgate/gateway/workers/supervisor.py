@@ -236,9 +236,7 @@ class Supervisor:
         if self.is_leaving or not self.crew.serving:
             return
         self._notifier.reloading()
-        for worker in self.crew.serving:
-            self._reloading.add(worker)
-            worker.signal(signal.SIGHUP)
+        self._reloading.update(self.crew.reload())
 
     def _answered(self, worker: WorkerProcess) -> None:
         """Tell systemd that a reload is over when all workers have answered, or ended."""

@@ -55,6 +55,8 @@ class WorkerSide:
         self._kept = KeptAnswers()
         self._kept.on_new = self._tell_kept
         self._is_ready = False
+        self.text: Callable[[], str] = str
+        """Returns what the configuration's file said that is in force."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[WorkerVerb, Callable[[bytes], Awaitable[bytes]]] = {
             WorkerVerb.REPORT: self._report,
@@ -113,7 +115,8 @@ class WorkerSide:
         assert self._gateway is not None
         kind = News.RELOADED if self._is_ready else News.READY
         self._is_ready = True
-        self._tell(WorkerNews(kind, running=self._running, grace_s=self._gateway.settings.drain_grace_s))
+        grace_s = self._gateway.settings.drain_grace_s
+        self._tell(WorkerNews(kind, self.text(), running=self._running, grace_s=grace_s))
 
     def reloading(self) -> None:
         """The supervisor has asked for it, and tells systemd itself."""

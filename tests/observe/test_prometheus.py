@@ -37,8 +37,10 @@ from millgate.core.snapshot import (
 )
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
+from millgate.observe.merging import merged
 from millgate.observe.meters import METERS, MetricDefinition, MetricKind, Scope
-from millgate.observe.prometheus import Exposition
+from millgate.observe.process import read_process
+from millgate.observe.prometheus import EndedCounts, Exposition, Records
 from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Traffic
 from millgate.wiring.governor import build_governor
 
@@ -359,8 +361,11 @@ def test_a_page_rendered_in_pieces_is_the_same_page_and_lets_others_run(accept: 
     assert asyncio.run(both()) > 20
 
 
-def largest_gate() -> tuple[Snapshot, Traffic]:
-    """Return the snapshot and the traffic of as many lanes, engines, pools and tenants as a configuration may name."""
+def largest_gate(begin: int = 0, workers: int = 1) -> tuple[Snapshot, Traffic]:
+    """Return the snapshot and the traffic of as many lanes, engines, pools and tenants as a configuration may name.
+
+    Tenants, and what is used first, are counted from `begin`.
+    """
     lanes = tuple(LaneSettings(f"lane-{number}") for number in range(MAX_LANES))
     engines = tuple(
         EngineSettings(f"engine-{number}", 8, kv_tokens=1000, prefill_tokens=100, models=(f"model-{number}",))
@@ -375,8 +380,8 @@ def largest_gate() -> tuple[Snapshot, Traffic]:
     snapshot = dataclasses.replace(
         snapshot, pools=pools, lanes=tuple(dataclasses.replace(lane, slo=slo) for lane in snapshot.lanes)
     )
-    traffic = Traffic()
-    for number in range(2 * MOST_TENANTS):
+    traffic = Traffic(workers=workers)
+    for number in range(begin, begin + 2 * MOST_TENANTS):
         lane, name = f"lane-{number % MAX_LANES}", f"engine-{number % MAX_ENGINES}"
         traffic.arrived(f"tenant-{number}", 1.0)
         traffic.refused(f"tenant-{number}", lane, 1.0)
@@ -403,6 +408,37 @@ def test_the_largest_gate_has_at_most_5300_series() -> None:
         )
         assert sum(line.startswith(f"millgate_{metric}{{") for line in series) == most + 1
         assert any(line.startswith(f'millgate_{metric}{{{kind}="other"}}') for line in series)
+
+
+def test_several_workers_together_and_those_that_have_ended_have_no_more_series_than_one() -> None:
+    """Each knows other lanes, engines and tenants apart: those that it has met first."""
+    ended, running = EndedCounts(), []
+    for worker in range(8):
+        snapshot, traffic = largest_gate(worker * 233, workers=4)
+        service = ServiceSnapshot(True, 1, 1, 0.0, 0.0, 1, 1)
+        one = Records(snapshot, read_process(), DoorSnapshot(1, 1, 1, 1, 1), service, traffic.read())
+        if worker < 4:
+            ended.add(one)
+        else:
+            running.append(one)
+    exposition = Exposition(lambda: SNAPSHOT)
+    exposition.read, exposition.ended = lambda: merged(running), ended
+    page = exposition.render()[0].decode()
+    series = [line for line in page.splitlines() if not line.startswith("#")]
+
+    assert len(series) == len({line.rpartition(" ")[0] for line in series})
+    assert 4000 < len(series) <= 5300
+
+    def of(name: str) -> dict[str, float]:
+        rows = [line.rpartition(" ") for line in series if line.startswith(f"millgate_{name}{{")]
+        return {each[0].partition('"')[2].partition('"')[0]: float(each[2]) for each in rows}
+
+    for name, most in (("wait_seconds_count", MOST_LANES), ("tenant_attempts_total", MOST_TENANTS)):
+        assert len(of(name)) == most + 1
+        assert sum(of(name).values()) == 8 * 2 * MOST_TENANTS
+    assert set(of("wait_seconds_count")) == {*(f"lane-{number}" for number in range(MOST_LANES)), "other"}
+    # The tenants of those that run have their own labels: what one of them has counted never moves.
+    assert sum(len(each.traffic.tenants) - 1 for each in running if each.traffic) == MOST_TENANTS
 
 
 def test_the_tenant_is_the_only_label_that_a_client_may_bring_and_stands_on_counters_alone() -> None:

@@ -103,6 +103,7 @@ class Gateway:
             boot=self.door.boot,
             first_lane=self.driver.snapshot().lanes[0].name,
             tenants=self.settings.callers.names,
+            workers=self.settings.workers,
             defer=asyncio.get_running_loop().call_later,
         )
         self.driver.observers.append(observers.accounting)

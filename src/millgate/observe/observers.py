@@ -27,7 +27,7 @@ class ObserverSettings:
 class Observers:
     """Watches through `witness`, an observer of the driver, until `close`; raises OSError where the log cannot be opened.
 
-    `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones.
+    `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones. It is one of so many `workers`.
     `ring` and `refusals` are current after `settle`, which `defer` has called within a tenth of a second; without it the
     last attempt before a silence is read, and logged, at the next look or event.
     """
@@ -39,11 +39,12 @@ class Observers:
         boot: str = "",
         first_lane: str = "",
         tenants: Iterable[str] = (),
+        workers: int = 1,
         defer: Defer | None = None,
     ) -> None:
         names = tuple(tenants)
         path = settings.log_attempts
-        self._traffic = Traffic(names)
+        self._traffic = Traffic(names, workers)
         self.ring = Ring(boot, settings.kept_attempts)
         self.refusals = Refusals()
         self._log = (

@@ -7,10 +7,10 @@ milliseconds, so it is rendered in pieces, and the loop serves streams between t
 
 import asyncio
 import platform
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.metadata import version
 from math import isinf
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from prometheus_client import PROCESS_COLLECTOR, CollectorRegistry
 from prometheus_client.core import (
@@ -30,7 +30,7 @@ from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import LABELS, METERS, PREFIX, MetricDefinition, MetricKind, Scope
 from millgate.observe.process import ProcessSnapshot, build_kind, read_process
-from millgate.observe.traffic import MOST_LANES, OTHER
+from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
 
 _END = b"# EOF\n"
@@ -41,6 +41,14 @@ _ENGINES_OWN = "seen_preemptions"  # every process reads the same, and the next 
 _MOST_IN_A_PIECE = 128
 """Samples that are rendered without a pause: about a millisecond."""
 
+
+_APART: Final = {
+    Scope.LANE_TRAFFIC: ("lane", MOST_LANES),
+    Scope.ENGINE_TRAFFIC: ("engine", MOST_ENGINES),
+    Scope.TENANT: ("tenant", MOST_TENANTS),
+}
+_LABELS_APART: Final = {PREFIX + meter.name: _APART[meter.scope] for meter in METERS if meter.scope in _APART}
+"""By metric: the label of which only so many values are told apart."""
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -109,7 +117,10 @@ class Exposition:
         records = self.read()
         ended = self.ended.of({OTHER, *(engine.name for engine in records.snapshot.engines)})
         yield b""
-        for batch in _batches(ended.onto(self._families(records))):
+        snapshot = records.snapshot
+        first = [*(lane.name for lane in snapshot.lanes), *(engine.name for engine in snapshot.engines)]
+        families = (_bounded(each, first) for each in ended.onto(self._families(records)))
+        for batch in _batches(families):
             yield encode(_Batch(batch))
 
     def _families(self, records: Records) -> Iterator[Metric]:
@@ -216,6 +227,27 @@ def family(meter: MetricDefinition, records: Records) -> Metric:
         elif value is not None and not isinf(value):
             metric.add_metric(labels, float(value))
     return metric
+
+
+def _bounded(each: Metric, first: Sequence[str]) -> Metric:
+    """Return the metric with as many labels as one process has: several, and those that have ended, may know others apart.
+
+    Those that are `first` stay, then those that come first; the rest adds up as `other`.
+    """
+    label, most = _LABELS_APART.get(each.name, ("", 0))
+    values = dict.fromkeys(sample.labels[label] for sample in each.samples) if label else {}
+    values.pop(OTHER, None)
+    if len(values) <= most:
+        return each
+    place = {name: at for at, name in enumerate(first)}
+    shown = sorted(values, key=lambda value: place.get(value, len(place)))[:most]
+    found: dict[tuple[str, Labels], float] = {}
+    for sample in each.samples:
+        kept = sample.labels[label] in shown
+        key = sample.name, tuple((sample.labels if kept else {**sample.labels, label: OTHER}).items())
+        found[key] = found.get(key, 0.0) + sample.value
+    each.samples = [Sample(name, dict(labels), value) for (name, labels), value in found.items()]
+    return each
 
 
 def _histogram(meter: MetricDefinition, name: str, records: Records) -> Metric:

@@ -119,9 +119,13 @@ class _Tenant:
 
 
 class Traffic:
-    """Takes what happens and gives it back as distributions; `pinned` tenants have their label from the start, and keep it."""
+    """Takes what happens and gives it back as distributions; `pinned` tenants have their label from the start, and keep it.
 
-    def __init__(self, pinned: Iterable[str] = ()) -> None:
+    Of the labels for other tenants it gives its part, as one of so many `workers` whose numbers are added up.
+    """
+
+    def __init__(self, pinned: Iterable[str] = (), workers: int = 1) -> None:
+        self._workers = workers
         self._lanes: dict[str, _Lane] = {}
         self._engines: dict[str, _Engine] = {}
         self._models: dict[str, _Cache] = {}
@@ -191,6 +195,7 @@ class Traffic:
     def tenants_are(self, pinned: Iterable[str]) -> None:
         """Let these have their label from now on; those that had are forgotten when they have been idle for long."""
         self._pinned = frozenset(list(pinned)[:MOST_TENANTS])
+        self._most = len(self._pinned) + (MOST_TENANTS - len(self._pinned)) // self._workers
         self._full_until = 0.0
         for name in sorted(self._pinned.difference(self._tenants)):
             if len(self._tenants) >= MOST_TENANTS:
@@ -227,7 +232,7 @@ class Traffic:
         """Give a label to a tenant that has none, if one is left or an idle tenant gives one back."""
         if tenant == OTHER or now < self._full_until:
             return self._others
-        if len(self._tenants) >= MOST_TENANTS and not self._forget_one(now):
+        if len(self._tenants) >= self._most and not self._forget_one(now):
             return self._others
         known = self._tenants[tenant] = _Tenant()
         return known

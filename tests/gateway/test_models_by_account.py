@@ -111,7 +111,9 @@ def test_models_that_the_settings_name_are_listed_whatever_their_engines_list() 
     """Providers leave aliases and deployments out; the gate said of a model that it served that no engine answers for it."""
 
     async def body() -> None:
-        async with house(LLAMA, CLAUDE, (engine_of("dead", status=401), ("gpt",)), only=BOTH | {"gpt"}) as stand:
+        async with house(
+            LLAMA, CLAUDE, (engine_of("dead", status=401), ("gpt",)), only=BOTH | {"gpt"}
+        ) as stand:
             told = (await stand.ask(b"", b"/v1/models", b"GET")).json()
             assert {model["id"]: model["owned_by"] for model in told["data"]} == {
                 "llama": "them",

@@ -64,13 +64,17 @@ def _quota(kind: QuotaKind, limit: float, left: float, needed: float, *, retry: 
         ),
         (
             _quota(QuotaKind.TPM, 6000.0, 40.0, 140.0, retry=True)._replace(promised=30.0),
-            "the rate limit is used up: of 6,000 tokens a minute 40 are left, and the request needs 140;"
-            " 30 are promised to clients that were told to come before it; come back in 2.5 s",
+            (
+                "the rate limit is used up: of 6,000 tokens a minute 40 are left, and the request needs 140;"
+                " 30 are promised to clients that were told to come before it; come back in 2.5 s"
+            ),
         ),
         (
             _quota(QuotaKind.TPD, 86400.0, 0.0, 7200.0, retry=False),
-            "the rate limit is used up: of 86,400 tokens a day 0 are left, and the request needs 7,200;"
-            " there is enough in 2h0m0s at the earliest",
+            (
+                "the rate limit is used up: of 86,400 tokens a day 0 are left, and the request needs 7,200;"
+                " there is enough in 2h0m0s at the earliest"
+            ),
         ),
         (
             Yield(1, Reason.QUOTA, 0.0, retry=False, value=2.0, bound=1.0),
@@ -82,8 +86,10 @@ def _quota(kind: QuotaKind, limit: float, left: float, needed: float, *, retry: 
         ),
         (
             Yield(1, Reason.TOO_LARGE, 0.0, retry=False, value=12.0, bound=4.0, counted=Counted.STREAMS),
-            "the request can never fit the limits that it falls under: it makes 12 sequences (n or best_of times its"
-            " prompts), and no engine here runs more than 4 at once; coming back is of no use",
+            (
+                "the request can never fit the limits that it falls under: it makes 12 sequences (n or best_of times its"
+                " prompts), and no engine here runs more than 4 at once; coming back is of no use"
+            ),
         ),
         (
             Yield(1, Reason.TOO_LARGE, 0.0, retry=False),
@@ -104,4 +110,3 @@ def test_the_bucket_that_was_short_is_the_one_with_so_much_left() -> None:
     in_debt = decision._replace(bound=-40.0)
     assert in_debt.short_of is not None
     assert in_debt.short_of.rule == "rule"
-

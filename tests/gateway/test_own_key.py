@@ -35,3 +35,34 @@ def test_a_client_with_a_good_key_is_not_told_that_the_gates_own_key_is_refused(
             assert (await stand.ask(chat(), authorization="Bearer theirs")).status == 401
 
     run(body())
+
+
+def test_the_gates_key_stands_where_anthropic_looks_whatever_the_client_names() -> None:
+    """A request without `anthropic-version` had it as a bearer alone: 401, and five in a row shut the account for all."""
+
+    async def body() -> None:
+        async with gating(callers=GUARDED, address={"api_key": UPSTREAM}) as stand:
+            ask = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}'
+            await stand.ask(ask, b"/v1/messages", b"POST", x_api_key=KEY)
+            assert stand.engine.asked[0].headers["x-api-key"] == UPSTREAM
+
+    run(body())
+
+
+def test_what_belongs_to_a_clients_own_account_stops_where_the_gate_sends_its_key() -> None:
+    """OpenAI answers 401 to a key with another one's organization: one client with OPENAI_ORG_ID set shut the account for all."""
+
+    async def body() -> None:
+        theirs = {"openai_organization": "org-theirs", "openai_project": "theirs", "api_key": "theirs"}
+        async with gating(address={"api_key": UPSTREAM}) as stand:
+            assert (
+                await stand.ask(chat(), CHAT, b"POST", authorization="Bearer theirs", **theirs)
+            ).status == 200
+            assert "theirs" not in str(stand.engine.asked[0].headers)
+        async with gating() as stand:
+            assert (
+                await stand.ask(chat(), CHAT, b"POST", authorization="Bearer theirs", **theirs)
+            ).status == 200
+            assert stand.engine.asked[0].headers["openai-organization"] == "org-theirs"
+
+    run(body())

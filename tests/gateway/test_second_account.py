@@ -17,7 +17,9 @@ FAST = ServicePrior(0.001, 0.0, 0.0001, 0.0)
 MESSAGES = b"/v1/messages"
 ASK = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}).encode()
 UNKNOWN = b'{"error":{"message":"Invalid URL","type":"invalid_request_error","param":null,"code":null}}'
-SPENT = b'{"error":{"message":"You exceeded your quota","type":"insufficient_quota","code":"insufficient_quota"}}'
+SPENT = (
+    b'{"error":{"message":"You exceeded your quota","type":"insufficient_quota","code":"insufficient_quota"}}'
+)
 SPENT_TOO = (
     b'{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low"}}'
 )
@@ -50,7 +52,9 @@ async def chat_alone(asked: Asked) -> None:
 
 
 @contextlib.asynccontextmanager
-async def two(first: Script, second: Script, *, own_key: bool = False) -> AsyncIterator[tuple[Stand, FakeEngine]]:
+async def two(
+    first: Script, second: Script, *, own_key: bool = False
+) -> AsyncIterator[tuple[Stand, FakeEngine]]:
     """Serve a gate before two engines of one model; without a load the first is always asked first."""
     engines = FakeEngine(first), FakeEngine(second)
     for engine in engines:
@@ -60,9 +64,7 @@ async def two(first: Script, second: Script, *, own_key: bool = False) -> AsyncI
         (LaneSettings("lane"),), tuple(EngineSettings(name, 4, prior=FAST, own_key=own_key) for name in names)
     )
     addresses = tuple(
-        EngineAddress(
-            name, "127.0.0.1", engine.port, health=None, api_key="sk-planted" if own_key else None
-        )
+        EngineAddress(name, "127.0.0.1", engine.port, health=None, api_key="sk-planted" if own_key else None)
         for name, engine in zip(names, engines, strict=True)
     )
     gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(addresses, port=0))
@@ -88,7 +90,9 @@ def test_a_dialect_that_one_account_does_not_speak_is_answered_by_an_engine_that
             unknown: list[str] = []
             stand.gateway.door.on_unknown = unknown.append
             for _ in range(5):
-                got = await stand.ask(ASK.replace(b"{", b'{"stream":%b,' % str(stream).lower().encode(), 1), MESSAGES)
+                got = await stand.ask(
+                    ASK.replace(b"{", b'{"stream":%b,' % str(stream).lower().encode(), 1), MESSAGES
+                )
                 assert (got.status, got.json().get("type")) == (200, "message"), got
             assert len(speaks.asked) == 5
             assert unknown == ["first"] * len(stand.engine.asked), "its operator is told"
@@ -154,7 +158,9 @@ def test_where_every_account_of_the_gate_is_refused_no_client_is_told_that_its_o
 
 
 @pytest.mark.parametrize(("status", "refusal"), [(401, OURS), (402, UNKNOWN), (403, UNKNOWN), (429, SPENT)])
-def test_a_client_whose_own_key_is_refused_hears_so_and_is_sent_nowhere_else(status: int, refusal: bytes) -> None:
+def test_a_client_whose_own_key_is_refused_hears_so_and_is_sent_nowhere_else(
+    status: int, refusal: bytes
+) -> None:
     async def body() -> None:
         async with two(always(status, refusal), answer_whole) as (stand, second):
             got = await stand.ask(chat(), authorization="Bearer theirs")

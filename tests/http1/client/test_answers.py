@@ -25,7 +25,11 @@ def test_a_request_is_written_whole_with_the_clients_own_framing() -> None:
         async with engine(saying(sized())) as stand:
             await stand.ask(b"hello")
             host = b"127.0.0.1:%d" % stand.port
-            expected = b"POST /v1/x HTTP/1.1\r\nhost: " + host + b"\r\naccept-encoding: identity\r\nx-a: b\r\ncontent-length: 5\r\n\r\n"
+            expected = (
+                b"POST /v1/x HTTP/1.1\r\nhost: "
+                + host
+                + b"\r\naccept-encoding: identity\r\nx-a: b\r\ncontent-length: 5\r\n\r\n"
+            )
             assert (stand.asked[0].head, stand.asked[0].body) == (expected, b"hello")
             for method, ending in ((b"POST", b"content-length: 0\r\n\r\n"), (b"GET", b"x: y\r\n\r\n")):
                 receiver = Receiver()

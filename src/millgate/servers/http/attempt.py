@@ -1,6 +1,5 @@
 """One attempt at the door: from the decision about it to the end of its answer."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
@@ -16,7 +15,7 @@ from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import HttpDesk
+from millgate.servers.http.contract import HttpDesk, Telling
 from millgate.servers.http.handoff import over_two
 from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.streams import StreamAnswer, cut_off
@@ -43,6 +42,11 @@ def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) 
     given = upstream_id(head.headers) if head.notes is None else None
     if given is not None and given != attempt.request_id:
         desk.on_upstream_named(attempt.number, given)
+
+
+def _note_key(attempt: "HttpAttempt", desk: HttpDesk, kind: FailureKind, said: Said) -> None:
+    if attempt.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT):
+        desk.on_key_refused(attempt.engine, kind)
 
 
 def _onward(attempt: "HttpAttempt", desk: HttpDesk, reading: HeadReading, engine: EngineRoute) -> Lines:
@@ -122,7 +126,7 @@ class HttpAttempt(CallHolder):
         self._asked_usage: bool | None = None  # False once it has been sent again without
         self.over = self.own_key = False
         self._engine: EngineRoute | None = None
-        self._untold: Callable[[], None] | None = None  # the answer of an engine that had nothing of it
+        self._untold: Telling = None  # the answer of an engine that had nothing of it
         self.exchange = exchange
         self.number = number
         self.request_id = request_id
@@ -259,14 +263,12 @@ class HttpAttempt(CallHolder):
             ):
                 self._desk.misses_usage(self.engine)
 
-    def unsent(
-        self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Callable[[], None] | None = None
-    ) -> None:
+    def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
         if self.over:
             return
         engine = self.engine
-        self._note_key(kind, said)
+        _note_key(self, self._desk, kind, said)
         self._untold = tell or partial(tell_failure, self, kind)
         self._call = self._engine = self.stream = None
         self._desk.driver.post(Failed(self.number, kind, Sent.NONE, *said))
@@ -277,12 +279,8 @@ class HttpAttempt(CallHolder):
         """Report a failure; the engine is done with it."""
         tell_growth(self._desk.driver, self.growth())
         if self._close():
-            self._note_key(kind, said)
+            _note_key(self, self._desk, kind, said)
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
-
-    def _note_key(self, kind: FailureKind, said: Said) -> None:
-        if self.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT):
-            self._desk.on_key_refused(self.engine, kind)
 
     def broken(self) -> None:
         """End as failed: whatever our own fault is, the client must not wait and the permit must come back."""

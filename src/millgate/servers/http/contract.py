@@ -63,6 +63,10 @@ class DoorSettings:
     hands_over: bool = False
 
 
+Telling = Callable[[], None] | None
+"""Tells a client what an engine has said that had nothing of its request."""
+
+
 class AnswerOwner(Protocol):
     """Whose answer it is: told once, by `finished` or `failed`, how it ended."""
 
@@ -76,9 +80,7 @@ class AnswerOwner(Protocol):
     is_work: ClassVar[bool]
     """Whether the answer is what an engine has worked for; one that is fetched may be of work that goes on."""
 
-    def unsent(
-        self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Callable[[], None] | None = None
-    ) -> None:
+    def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """The engine has nothing of it, so that another one may be tried; `tell`, else the kind, is for a client that gets no other answer."""
 
     def answered(self, head: AnswerHead) -> None:

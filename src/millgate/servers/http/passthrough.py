@@ -14,7 +14,7 @@ from millgate.http1.server.contract import Exchange
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import HttpDesk, Ongoing
+from millgate.servers.http.contract import HttpDesk, Ongoing, Telling
 from millgate.servers.http.kept_answers import not_kept
 from millgate.servers.http.model_list import ModelList
 from millgate.servers.http.paths import MODELS, kept_answer, listed_model, wants_stream
@@ -76,9 +76,7 @@ class LightRequest(CallHolder):
             self.broken()
             raise
 
-    def unsent(
-        self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Callable[[], None] | None = None
-    ) -> None:
+    def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """Ask the next engine, once; without one tell the client."""
         del said
         if self._done is None:

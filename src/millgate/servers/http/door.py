@@ -28,7 +28,7 @@ from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import NOT_KEPT, KeptAnswers, not_kept
 from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
-from millgate.servers.http.paths import HEALTH, HEALTHZ, methods
+from millgate.servers.http.paths import HEALTH, HEALTHZ, meant, methods
 from millgate.servers.http.progress import Progress
 from millgate.servers.http.shedding import Shedding, unheard
 from millgate.servers.http.whole_bound import GivenUp
@@ -147,7 +147,9 @@ class HttpDoor:
             return RefusedRequest(200, [(b"allow", b", ".join((*allowed, b"OPTIONS")))], b"")
         if allowed:
             return self.error_responses.wrong_method(head, allowed)
-        return self.error_responses.early(head, 404, "unknown_path", "this path is not served here")
+        near = meant(head.path).decode()
+        message = "this path is not served here" + (f"; {near} is" if near else "")
+        return self.error_responses.early(head, 404, "unknown_path", message)
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
         """Ask the core about one request, or answer what needs no asking."""

@@ -20,6 +20,8 @@ _ONE_MODEL: Final = re.compile(
 )
 # A kept response, its cancellation, and the list of what went into it.
 _KEPT: Final = re.compile(rb"/v1/responses/(?!input_tokens\Z)([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?\Z")
+# What clients write before a path: no `/v1`, another one, or a deployment as Azure's do.
+_BEFORE: Final = re.compile(rb"(?:/+(?:v1|openai|api|deployments/[^/]*)(?=/))*/+")
 _STREAM: Final = re.compile(rb"[?&]stream=(?:true|True|1)(?:&|\Z)")
 
 
@@ -37,6 +39,13 @@ def methods(path: bytes, pages: frozenset[bytes] = frozenset()) -> tuple[bytes, 
     if kept[2] is None:
         return _GET_OR_DELETE
     return _POST if kept[2] == b"/cancel" else _GET
+
+
+def meant(path: bytes) -> bytes:
+    """Return the served path that a request for one that is not served probably means, empty where none is near."""
+    rest = _BEFORE.sub(b"", path.lower(), 1).rstrip(b"/")
+    near = (b"/v1/" + rest, b"/" + rest)
+    return next((known for known in near if known in BY_PATH or known == MODELS), b"")
 
 
 def takes_permit(path: bytes) -> bool:

@@ -98,6 +98,16 @@ def test_tokens_of_a_model_that_no_engine_has_are_counted_by_none(path: bytes) -
     run(body())
 
 
+def test_a_request_that_names_no_model_hears_that_it_must() -> None:
+    async def body() -> None:
+        async with house(LLAMA, CLAUDE, only=BOTH) as stand:
+            got = await stand.ask(b'{"messages":[{"role":"user","content":"hi"}]}')
+            assert (got.status, got.error["param"]) == (400, "model")
+            assert got.error["message"] == "model: the field is required; /v1/models lists the names"
+
+    run(body())
+
+
 def test_tokens_of_a_model_that_is_named_nowhere_are_counted_where_any_name_is_taken() -> None:
     async def body() -> None:
         async with house(LLAMA, (engine_of("anything"), ())) as stand:

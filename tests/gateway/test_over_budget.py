@@ -77,6 +77,13 @@ def _quota(kind: QuotaKind, limit: float, left: float, needed: float, *, retry: 
             ),
         ),
         (
+            _quota(QuotaKind.TPD, 86400.0, 0.0, 7200.0, retry=False)._replace(bound=-3600.0),
+            (
+                "the rate limit is used up: of 86,400 tokens a day 0 are left, and the request needs 7,200;"
+                " there is enough in 3h0m0s at the earliest"
+            ),
+        ),
+        (
             Yield(1, Reason.QUOTA, 0.0, retry=False, value=2.0, bound=1.0),
             "the rate limit is used up; coming back is of no use",
         ),

@@ -164,8 +164,10 @@ def not_yours(field: str) -> BadInputError:
     )
 
 
-def no_such_model() -> BadInputError:
-    """Say that no engine is there for the model, where not every name is passed on."""
+def no_such_model(model: str) -> BadInputError:
+    """Say that no engine is there for the model, or that none is named, where not every name is passed on."""
+    if not model:
+        return BadInputError("model: the field is required; /v1/models lists the names", "model")
     return BadInputError("no engine here answers for this model", "model", status=404, code="model_not_found")
 
 

@@ -319,7 +319,7 @@ def _check(door: HttpDoor, reading: HeadReading, facts: RequestFacts) -> None:
         raise not_yours(facts.reserved)
     models = door.settings.models
     if models is not None and facts.model not in models:
-        raise no_such_model()
+        raise no_such_model(facts.model)
     if facts.previous_id and not door.kept_answers.may_ask(
         facts.previous_id, reading.caller.tenant, separates=reading.callers.separates
     ):

@@ -243,7 +243,7 @@ class Passthrough:
         named = named or [each for each in engines if not each.models]
         only = self._house.settings.models
         if model and only is not None and model not in only:
-            raise no_such_model()
+            raise no_such_model(model)
         return named or engines
 
     def _list_models(self, exchange: Exchange, reading: HeadReading, request_id: bytes, wanted: str) -> None:

@@ -54,7 +54,7 @@ def why_refused(outcome: Outcome, models: frozenset[str] | None) -> str:
     if outcome.reserved:
         return not_yours(outcome.reserved).message
     if models is not None and outcome.model not in models:
-        return no_such_model().message
+        return no_such_model(outcome.model).message
     return _STORED if outcome.previous_id else ""
 
 

@@ -58,7 +58,7 @@ def _numbers(decision: Yield) -> str:
         numbers += f"; {decision.promised:,.0f} are promised to clients that were told to come before it"
     if decision.retry:
         return numbers
-    wait_s = (asked - most) / QuotaLimit(short_of.kind, short_of.limit).rate_per_s
+    wait_s = (asked - decision.bound) / QuotaLimit(short_of.kind, short_of.limit).rate_per_s
     return f"{numbers}; there is enough in {go_duration(ceil(wait_s))} at the earliest"
 
 

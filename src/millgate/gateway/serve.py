@@ -139,6 +139,7 @@ def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyn
         loop.add_signal_handler(number, lambda: insisted.set() if asked.is_set() else asked.set())
     if reloader is not None:
         loop.add_signal_handler(signal.SIGHUP, _hang_up, gateway, reloader)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
     try:
         yield asked, insisted
     finally:

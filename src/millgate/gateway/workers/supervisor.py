@@ -222,6 +222,7 @@ class Supervisor:
         }
         for number, handler in handlers.items():
             self._loop.add_signal_handler(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
         try:
             yield
         finally:
@@ -233,10 +234,11 @@ class Supervisor:
 
     def _on_reload(self) -> None:
         """Have all workers read the configuration anew, and open their logs anew."""
-        if self.is_leaving or not self.crew.serving:
+        if self.is_leaving:
             return
-        self._notifier.reloading()
-        self._reloading.update(self.crew.reload())
+        if serving := self.crew.reload():
+            self._notifier.reloading()
+            self._reloading.update(serving)
 
     def _answered(self, worker: WorkerProcess) -> None:
         """Tell systemd that a reload is over when all workers have answered, or ended."""

@@ -10,6 +10,7 @@ import typer
 from cli.admin_door import Door, admin_door
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.explain import why
+from millgate.config.problems import ConfigError
 from millgate.core.events import Arrived, Finished, Released
 
 Captured = pytest.CaptureFixture[str]
@@ -102,7 +103,7 @@ def test_the_token_of_the_environment_is_shown_and_never_told(monkeypatch: pytes
 
         monkeypatch.setenv("MILLGATE_ADMIN_TOKEN", "a-secret-token\nof-an-operator")
         with pytest.raises(
-            CommandError, match="MILLGATE_ADMIN_TOKEN holds what cannot stand in a header"
+            ConfigError, match="MILLGATE_ADMIN_TOKEN holds what cannot stand in a header"
         ) as unfit:
             ask("1", "--admin", door.url)
 

@@ -41,17 +41,6 @@ class AdminDoor:
             raise CommandError(f"--admin: {error}", ExitCode.USAGE) from None
         self._headers = {} if token is None else {"authorization": f"Bearer {token.get_secret_value()}"}
 
-    def get(self, path: str) -> tuple[int, Any]:
-        """Return the status and the decoded JSON of this path.
-
-        Raises SilentError when there is no answer, CommandError when it is none of a gate.
-        """
-        return self._ask("GET", path, None)
-
-    def post(self, path: str, content: Any) -> tuple[int, Any]:
-        """Return the same for this path, asked with this content as JSON."""
-        return self._ask("POST", path, content)
-
     def complaint(self, status: int, answer: Any) -> CommandError:
         """Return the error for an answer that is none: what the gate said, where a token goes, and which door this may be."""
         said = answer.get("error", {}).get("message", "") if isinstance(answer, dict) else ""
@@ -59,7 +48,11 @@ class AdminDoor:
         advice = {401: f"; put the token of its admin door into {variable}", 404: "; is this its admin door?"}
         return CommandError(f"{self.url} answered {status}: {said}{advice.get(status, '')}")
 
-    def _ask(self, method: str, path: str, content: Any) -> tuple[int, Any]:
+    def ask(self, path: str, content: Any = None) -> tuple[int, Any]:
+        """Return the status and the decoded JSON of this path, asked by POST with this content if there is any.
+
+        Raises SilentError when there is no answer, CommandError when it is none of a gate.
+        """
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
         import msgspec
@@ -67,7 +60,7 @@ class AdminDoor:
         parts = urlsplit(self.url)
         connect = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = connect(parts.hostname or "", parts.port, timeout=_WITHIN_S)
-        body = None if content is None else msgspec.json.encode(content)
+        method, body = ("GET", None) if content is None else ("POST", msgspec.json.encode(content))
         try:
             connection.request(method, parts.path + path, body, self._headers)
             answer = connection.getresponse()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.exits import ExitCode
 from millgate.cli.opening import opening_error
 from millgate.cli.sized_configuration import SizedConfiguration
 from millgate.config.callers import ListenTlsConfig
@@ -68,17 +68,14 @@ async def serve_configuration(
     With `behind_envoy` requests come to the external processor, and the HTTP door is not opened. `worker` is the channel to a
     supervisor, None in a process alone.
 
-    At SIGHUP `reload` reads the configuration anew. Raises CommandError when an address cannot be had, a file
-    cannot be used, or a chosen name does not exist.
+    At SIGHUP `reload` reads the configuration anew. Raises ConfigError when a file of TLS cannot be used or a chosen name
+    does not exist, CommandError when an address cannot be had.
     """
     settings_of = extproc_settings if behind_envoy else gateway_settings
     sized = SizedConfiguration(loaded, settings_of if worker is None else worker_settings)
     if worker is not None:
         worker.text = lambda: sized.text
-    try:
-        settings, built = await sized.ask()
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
+    settings, built = await sized.ask()
     governor = build_governor(built.settings, MonotonicClock.now())
     fetch = None if reload is None else partial(sized.reload, reload)
     try:

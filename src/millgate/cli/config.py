@@ -19,18 +19,13 @@ def check(
     """Say whether a file, with the environment laid over it, can be served here: settings, secrets, files, addresses."""
     from millgate.cli.certificates import ageing
     from millgate.cli.compose import extproc_settings, gateway_settings
-    from millgate.cli.exits import CommandError, ExitCode
     from millgate.cli.opening import open_all
-    from millgate.config.problems import ConfigError
     from millgate.wiring.settings import build_settings
 
     loaded = load_or_fail(file, assignments)
     config = loaded.config
-    try:
-        gateway = (gateway_settings if config.extproc is None else extproc_settings)(loaded)
-        build_settings(config, None, loaded.places)
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
+    gateway = (gateway_settings if config.extproc is None else extproc_settings)(loaded)
+    build_settings(config, None, loaded.places)
     open_all(config)
     for problem in ageing(loaded):
         print_error(str(problem))

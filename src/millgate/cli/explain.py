@@ -40,7 +40,7 @@ def explain(
     description = {**describe(request, path), "tenant": tenant, "lane": lane}
     door = AdminDoor(admin, config, assignments)
     try:
-        status, answer = door.post("/api/explain", description)
+        status, answer = door.ask("/api/explain", description)
     except SilentError:
         if admin is not None:
             raise
@@ -97,15 +97,11 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
 
 def decide_on_empty(loaded: "Loaded", description: Mapping[str, Any]) -> Answer:
     """Return what a gate with this configuration, on which nothing runs or waits, would decide."""
-    from millgate.config.problems import ConfigError
     from millgate.servers.admin.queries import ExplainQuery, plain_explanation
     from millgate.wiring.governor import build_governor
     from millgate.wiring.settings import build_settings
 
-    try:
-        built = build_settings(loaded.config, None, loaded.places)
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
+    built = build_settings(loaded.config, None, loaded.places)
     lanes = [lane.name for lane in built.settings.lanes]
     if description["lane"] and description["lane"] not in lanes:
         raise CommandError(f"--lane: names none (there are {', '.join(lanes)})", ExitCode.USAGE)
@@ -137,7 +133,7 @@ def why(
 ) -> None:
     """Say what was decided about a request and why, newest attempt first. Exit code 1 when nothing is kept of it."""
     door = AdminDoor(admin, config, assignments)
-    status, answer = door.get(f"/api/why?id={quote(wanted, safe='', errors='surrogateescape')}")
+    status, answer = door.ask(f"/api/why?id={quote(wanted, safe='', errors='surrogateescape')}")
     if isinstance(answer, dict) and answer.get("error", {}).get("code") == "not_found":
         raise CommandError(f"{wanted}: {answer['error']['message']}")
     if status != _ANSWERED:

@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode, missing_extra
 from millgate.cli.output import print_error, print_line, speaks_json
+from millgate.config.problems import ConfigError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "run": ("run_all", "run_all"),
@@ -97,6 +98,9 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
     except CommandError as error:
         print_error(str(error), as_json=speaks_json(arguments))
         return error.code
+    except ConfigError as error:
+        print_error(str(error), as_json=speaks_json(arguments))
+        return ExitCode.USAGE
     except UnicodeError as error:
         # In another encoding than the terminal's, or a host that is no name.
         print_error(f"an argument cannot be used: {error}", as_json=speaks_json(arguments))

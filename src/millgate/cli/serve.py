@@ -1,6 +1,6 @@
 """`millgate serve`: the gateway in front of engines that run already."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -185,19 +185,10 @@ async def serve_loaded(loaded: "Loaded", given: Given, *, as_json: bool) -> int:
         from millgate.cli.workers import supervise
 
         return await supervise(loaded, given, as_json=as_json)
+    from millgate.cli.banner import Running, show_running
     from millgate.cli.compose import serve_configuration
 
-    announce = announcer(loaded, as_json=as_json, engine_note=given.engine_note)
-    return await serve_configuration(loaded, announce, given.load)
-
-
-def announcer(
-    loaded: "Loaded", *, as_json: bool, engine_note: str = ""
-) -> Callable[["Gateway", "Built"], None]:
-    """Return what tells people, and with `as_json` programs, that the gateway serves."""
-    from millgate.cli.banner import Running, show_running
-
     def announce(gateway: "Gateway", built: "Built") -> None:
-        show_running(Running.of(gateway, built, loaded, engine_note), as_json=as_json)
+        show_running(Running.of(gateway, built, loaded, given.engine_note), as_json=as_json)
 
-    return announce
+    return await serve_configuration(loaded, announce, given.load)

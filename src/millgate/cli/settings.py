@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
 
-from millgate.cli.exits import CommandError, ExitCode
-
 if TYPE_CHECKING:
     from millgate.config.load import Loaded
     from millgate.config.overrides import Override
@@ -58,7 +56,7 @@ class Given(NamedTuple):
         )
 
     def load(self, text: str | None = None) -> "Loaded":
-        """Return the configuration as it is now, or as it was with this text of the file; raises CommandError as `load_or_fail` does."""
+        """Return the configuration as it is now, or as it was with this text of the file; raises ConfigError as `load_or_fail` does."""
         file = None if self.file is None else Path(self.file)
         return load_or_fail(file, self.assignments, self.flags, self.instead, text)
 
@@ -72,17 +70,13 @@ def load_or_fail(
 ) -> "Loaded":
     """Return the configuration: flags over --set over environment over file over defaults.
 
-    `instead` replaces parts of the file first, `text` is what the file said, None to read it. Raises CommandError with one line for each problem.
+    `instead` replaces parts of the file first, `text` is what the file said, None to read it. Raises ConfigError with one line for each problem.
     """
     from millgate.config.load import load_config
     from millgate.config.overrides import from_assignment
-    from millgate.config.problems import ConfigError
 
-    try:
-        given = [*map(from_assignment, assignments or ()), *flags]
-        return load_config(file, os.environ, given, instead=instead, text=text)
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
+    given = [*map(from_assignment, assignments or ()), *flags]
+    return load_config(file, os.environ, given, instead=instead, text=text)
 
 
 def flag(name: str, path: str, value: Any) -> list["Override"]:

@@ -69,7 +69,6 @@ def run(
     processes: ProcessesOption = None,
 ) -> None:
     """Run an experiment of your own over several seeds: your configuration, your trace, the policies to compare."""
-    from millgate.config.problems import ConfigError
     from millgate.sim.experiments.file import file_experiment, run_file_arm
     from millgate.sim.traces.tables import TraceError
 
@@ -78,10 +77,7 @@ def run(
             f"{str(file)!r} is no YAML file; the studies of docs/ run from a checkout: python -m lab run NAME",
             ExitCode.USAGE,
         )
-    try:
-        experiment = file_experiment(file)
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
+    experiment = file_experiment(file)
     try:
         result = measured_result(experiment, partial(run_file_arm, file), seeds, processes)
     except TraceError as error:

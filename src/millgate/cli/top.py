@@ -54,7 +54,7 @@ def top(
 
 
 def _state(door: AdminDoor) -> dict[str, Any]:
-    status, answer = door.get("/api/state")
+    status, answer = door.ask("/api/state")
     if status != _OK or not isinstance(answer, dict) or "lanes" not in answer:
         raise door.complaint(status, answer)
     return answer

@@ -20,6 +20,7 @@ from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.json_stderr import take_over
 from millgate.cli.workers import read_given
 from millgate.config.load import Loaded
+from millgate.config.problems import ConfigError
 from millgate.gateway.workers.worker import WorkerSide
 from millgate.sockets.loop import GateLoop
 
@@ -50,9 +51,9 @@ async def work(descriptor: int) -> ExitCode:
     try:
         loaded = load(start.recipe.text)
         code = await serve_configuration(loaded, announce, load, worker=side)
-    except CommandError as error:
-        side.failed(str(error), error.code)
-        code = error.code
+    except (CommandError, ConfigError) as error:
+        code = error.code if isinstance(error, CommandError) else ExitCode.USAGE
+        side.failed(str(error), code)
     await side.farewell()
     return code
 

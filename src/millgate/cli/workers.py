@@ -12,7 +12,6 @@ from millgate.cli.settings import Given
 from millgate.cluster.ledger import MemoryStore
 from millgate.config.load import Loaded
 from millgate.config.overrides import Override
-from millgate.config.problems import ConfigError
 from millgate.gateway import GatewaySettings
 from millgate.gateway.serve import ProcessEnding
 from millgate.gateway.workers.messages import Recipe, WorkerNews
@@ -39,9 +38,12 @@ def read_given(content: bytes) -> Given:
 async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
     """Serve with as many workers as the configuration says, until a signal ends it.
 
-    Raises CommandError when an address cannot be had, a file cannot be used, or workers cannot serve.
+    Raises ConfigError for a configuration that cannot be used, CommandError when an address cannot be had, a file
+    cannot be opened, or workers cannot serve.
     """
-    settings, sources = _checked(loaded), loaded.sources
+    settings, sources = gateway_settings(loaded), loaded.sources
+    # What is wrong with the rest is reported here, and not by each worker.
+    build_settings(loaded.config, {}, loaded.places)
     assert sources is not None
     recipe = Recipe(msgspec.msgpack.encode(given), sources.text)
     count = loaded.config.workers
@@ -58,16 +60,6 @@ async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
     except WorkersLostError as error:
         raise CommandError(str(error)) from None
     return ExitCode.OK if ending is ProcessEnding.DRAINED else ExitCode.INTERRUPTED
-
-
-def _checked(loaded: Loaded) -> GatewaySettings:
-    """Return the settings of a configuration that can be used: what is wrong is reported here, and not by each worker."""
-    try:
-        settings = gateway_settings(loaded)
-        build_settings(loaded.config, {}, loaded.places)
-    except ConfigError as error:
-        raise CommandError(str(error), ExitCode.USAGE) from None
-    return settings
 
 
 def _show(settings: GatewaySettings, count: int, news: WorkerNews, admin_port: int, *, as_json: bool) -> None:

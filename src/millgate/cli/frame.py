@@ -183,8 +183,8 @@ def _load(state: State) -> Table:
         ("load", _of(_percent, "warning.load")),
         ("calm", _of(_percent, "warning.calm_load")),
         ("occupancy", _of(_percent, "warning.occupancy")),
-        ("trend/s", lambda pool: _decimal(pool, "warning.trend", 4)),
-        ("accel", lambda pool: _decimal(pool, "warning.acceleration", 4)),
+        ("trend/s", _of(_trend, "warning.trend")),
+        ("accel", _of(_trend, "warning.acceleration")),
         ("backlog", _of(_seconds, "warning.backlog_s")),
         ("full in", _of(_seconds, "warning.time_to_full_s")),
     )
@@ -193,7 +193,7 @@ def _load(state: State) -> Table:
 def _retries(state: State) -> Text:
     retries = state.get("retries") or {}
     shown = (
-        ("amplification 1 min", _decimal(retries, "amplification_1m", 2)),
+        ("amplification 1 min", _ratio(retries, "amplification_1m")),
         ("retry budget", f"{_count(retries, 'budget_spent')} of {_decimal(retries, 'budget')}"),
         ("expected back", _count(retries, "appointments")),
         ("recognised", _count(retries, "recognised")),
@@ -273,25 +273,28 @@ def _known(record: State | None, path: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _count(record: State | None, name: str) -> str:
-    value = _known(record, name)
-    return _UNKNOWN if value is None else f"{value:,.0f}"
+def _time(value: float) -> str:
+    return f"{1000.0 * value:.0f} ms" if 0.0 < value < 1.0 else f"{value:.1f} s"
 
 
-def _decimal(record: State | None, name: str, digits: int = 1) -> str:
-    value = _known(record, name)
-    return _UNKNOWN if value is None else f"{value:,.{digits}f}"
+def _shown_as(write: Callable[[float], str]) -> Callable[[State | None, str], str]:
+    """Return what writes the number that a dotted path leads to, a dash where it leads nowhere."""
+
+    def show(record: State | None, path: str) -> str:
+        value = _known(record, path)
+        return _UNKNOWN if value is None else write(value)
+
+    return show
 
 
-def _percent(record: State | None, name: str) -> str:
-    value = _known(record, name)
-    return _UNKNOWN if value is None else f"{100.0 * value:.0f} %"
-
-
-def _deviation(record: State | None, name: str) -> str:
-    """Return the square root of a variance, as a time."""
-    value = _known(record, name)
-    return _UNKNOWN if value is None else _time(sqrt(max(0.0, value)))
+_count: Final = _shown_as("{:,.0f}".format)
+_decimal: Final = _shown_as("{:,.1f}".format)
+_ratio: Final = _shown_as("{:,.2f}".format)
+_trend: Final = _shown_as("{:,.4f}".format)
+_percent: Final = _shown_as(lambda share: f"{100.0 * share:.0f} %")
+_seconds: Final = _shown_as(_time)
+# The square root of a variance, as a time.
+_deviation: Final = _shown_as(lambda variance: _time(sqrt(max(0.0, variance))))
 
 
 def _good(lane: State) -> str:
@@ -310,15 +313,6 @@ def _kept(lane: State, time: str) -> str:
 
 def _quantile(share: float) -> str:
     return f"p{100.0 * share:g}"
-
-
-def _seconds(record: State | None, name: str) -> str:
-    value = _known(record, name)
-    return _UNKNOWN if value is None else _time(value)
-
-
-def _time(value: float) -> str:
-    return f"{1000.0 * value:.0f} ms" if 0.0 < value < 1.0 else f"{value:.1f} s"
 
 
 def _rate(record: State, before: State | None, path: str, passed_s: float) -> str:

@@ -61,7 +61,6 @@ def address_error(error: OSError, host: str, port: int, remedy: str) -> CommandE
 
 EXTRA_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "numpy": ("sim",),
-    "plotly": ("sim",),
     "httpx": ("client",),
     "httpx2": ("client",),
     "redis": ("redis",),

@@ -1,4 +1,4 @@
-"""An experiment as one small SVG for a README: lines, intervals, a legend; readable on light and dark pages."""
+"""An experiment as one small SVG for a README or a report: lines, intervals, a legend; readable on light and dark pages."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 from millgate.sim.experiments.contract import ExperimentResult, SeriesPoint
 
 # Colour-blind safe (Okabe and Ito).
-COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+_COLOURS = ("#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 180, 44, 52
 _TICKS = 5
@@ -96,7 +96,7 @@ def _x_axis(ticks: Sequence[float], scale: Scale) -> str:
 
 def _line(places: Sequence[SeriesPoint], metric: str, x_scale: Scale, y_scale: Scale, number: int) -> str:
     """Return one series: its 95 % band, its line, and a dot a place where there are few."""
-    colour = COLOURS[number % len(COLOURS)]
+    colour = _COLOURS[number % len(_COLOURS)]
     rows = [(x_scale(place.x), place.metrics[metric]) for place in places]
     upper = [f"{x:.1f},{y_scale(each.high):.1f}" for x, each in rows]
     lower = [f"{x:.1f},{y_scale(max(0.0, each.low)):.1f}" for x, each in reversed(rows)]
@@ -115,7 +115,7 @@ def _line(places: Sequence[SeriesPoint], metric: str, x_scale: Scale, y_scale: S
 
 def _legend(series: str, number: int) -> str:
     x, y = _WIDTH - _RIGHT + 18, _TOP + 12 + 22 * number
-    colour = COLOURS[number % len(COLOURS)]
+    colour = _COLOURS[number % len(_COLOURS)]
     return f'<path d="M{x} {y - 4}h20" stroke="{colour}" stroke-width="3"/>' + _text(x + 28, y, series)
 
 

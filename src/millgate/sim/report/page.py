@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from html import escape
 
-import plotly.graph_objects as go  # type: ignore[import-untyped]
-
 from millgate.sim.experiments.contract import Estimate, ExperimentResult, SeriesPoint
-from millgate.sim.report.drawing import COLOURS
+from millgate.sim.report.drawing import drawing
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
@@ -15,52 +13,14 @@ _STYLE = (
 )
 
 
-def picture(answer: ExperimentResult) -> go.Figure:
-    """Return the picture: one line a series, its 95 % interval as bars."""
-    figure = go.Figure()
-    for number, series in enumerate(dict.fromkeys(place.series for place in answer.places)):
-        places = sorted(
-            (place for place in answer.places if place.series == series), key=lambda place: place.x
-        )
-        chosen = [place.metrics[answer.metric] for place in places]
-        figure.add_trace(
-            go.Scatter(
-                x=[place.x for place in places],
-                y=[each.mean for each in chosen],
-                error_y={
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [each.high - each.mean for each in chosen],
-                    "arrayminus": [each.mean - each.low for each in chosen],
-                    "thickness": 1,
-                },
-                name=series,
-                mode="lines+markers",
-                line={"color": COLOURS[number % len(COLOURS)]},
-            )
-        )
-    figure.update_layout(
-        title=answer.question,
-        xaxis_title=answer.x_label,
-        yaxis_title=answer.y_label,
-        template="plotly_white",
-        height=520,
-    )
-    if answer.logarithmic_x:
-        figure.update_xaxes(type="log")
-    figure.update_yaxes(rangemode="tozero")
-    return figure
-
-
 def page(answer: ExperimentResult, command: str) -> str:
-    """Return the whole page, plotly included."""
-    drawing = picture(answer).to_html(full_html=False, include_plotlyjs=True)
+    """Return the whole page."""
     facts = "".join(f"<li>{escape(name)}: {value:.4g}</li>" for name, value in answer.facts.items())
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(answer.name)}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{escape(answer.question)}</h1>"
-        f"<p>Made with <code>{escape(command)}</code>. Points are means over seeds, bars their 95 % confidence"
-        f" intervals; all series meet the same arrivals.</p>{drawing}<ul>{facts}</ul>{_table(answer)}</body></html>"
+        f"<p>Made with <code>{escape(command)}</code>. Lines are means over seeds, bands their 95 % confidence"
+        f" intervals; all series meet the same arrivals.</p>{drawing(answer)}<ul>{facts}</ul>{_table(answer)}</body></html>"
     )
 
 

@@ -5,8 +5,7 @@ to 8 s, each cut by up to a quarter at random. A hint up to two minutes is taken
 `x-should-retry: false` ends it.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from millgate.core.decisions import Yield
 from millgate.sim.randomness import Draws
@@ -16,46 +15,37 @@ _SDK_FIRST_S, _SDK_LONGEST_S, _SDK_JITTER = 0.5, 8.0, 0.25
 _SDK_LONGEST_HINT_S = 120.0
 
 
-class RetryBehaviour(Protocol):
+@dataclass(frozen=True, slots=True)
+class RetryBehaviour:
     """How one kind of client returns; `attempts` counts the attempts made so far, at least 1.
 
     `labels` says whether its retries carry `x-stainless-retry-count`.
     """
 
-    @property
-    def labels(self) -> bool:
-        """Whether retries are labelled."""
+    labels: bool = field(default=False, kw_only=True)
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Return after how many seconds it tries again, None for giving up."""
+        """Return after how many seconds it tries again, None for giving up: as after a failure, unless it reads what refusals say."""
+        del decision
+        return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """The same after an engine's failure or its own time-out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Never:
-    """Takes the first answer for the last."""
-
-    labels: bool = False
-
-    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Give up."""
-        del decision, attempts, dice
-        return None
-
-    def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """Give up."""
+        """The same after an engine's failure or its own time-out: give up, unless it is another kind."""
         del attempts, dice
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Sdk:
+class Never(RetryBehaviour):
+    """Takes the first answer for the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sdk(RetryBehaviour):
     """The official SDKs: a few retries, the hint where there is one, else exponential back-off."""
 
     retries: int = SDK_RETRIES
-    labels: bool = True
+    labels: bool = field(default=True, kw_only=True)
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
         """Return the hint while tries are left and the server does not say that it is useless."""
@@ -74,17 +64,11 @@ class Sdk:
 
 
 @dataclass(frozen=True, slots=True)
-class Instant:
+class Instant(RetryBehaviour):
     """A loop without manners: again at once, whatever the answer said."""
 
     retries: int = 10
     pause_s: float = 0.01
-    labels: bool = False
-
-    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Come back at once."""
-        del decision
-        return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
         """Come back at once."""
@@ -93,11 +77,11 @@ class Instant:
 
 
 @dataclass(frozen=True, slots=True)
-class Honouring:
+class Honouring(RetryBehaviour):
     """Comes back exactly when told, as often as it is told, and stays away when that is said to be useless."""
 
     failures: int = 2
-    labels: bool = True
+    labels: bool = field(default=True, kw_only=True)
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
         """Return the hint, or give up when told so."""
@@ -110,18 +94,12 @@ class Honouring:
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshing:
-    """A person at a page: presses refresh when tired or refused, with this chance, until out of temper."""
+class Refreshing(RetryBehaviour):
+    """A person at a page, who reads no headers: presses refresh when tired or refused, with this chance, until out of temper."""
 
     chance: float = 0.7
     most: int = 3
     pause_s: float = 1.0
-    labels: bool = False
-
-    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Press refresh, by chance; a person does not read headers."""
-        del decision
-        return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
         """Press refresh, by chance."""

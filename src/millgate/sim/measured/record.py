@@ -35,38 +35,18 @@ class EngineRecord:
                 raise MeasuredError(
                     f"{_META}: {name}: {self._count(name)}; one engine is replayed, not several"
                 )
-
-    @property
-    def model(self) -> str:
-        """The model's name, empty where none is told."""
-        return str(self._started.get("model") or self._told.get("model") or "")
-
-    @property
-    def device(self) -> str:
-        """The device's name, empty where none is told."""
-        return str(table(self._told, "hardware").get("device_name") or "")
-
-    @property
-    def device_bytes(self) -> float | None:
+        hardware = table(told, "hardware")
+        self.model = str(self._started.get("model") or told.get("model") or "")
+        self.device = str(hardware.get("device_name") or "")
+        """Both names are empty where none is told."""
+        self.device_bytes = _number(hardware.get("device_total_memory_bytes"), "device_total_memory_bytes")
         """The memory of one device."""
-        return _number(
-            table(self._told, "hardware").get("device_total_memory_bytes"), "device_total_memory_bytes"
-        )
-
-    @property
-    def tensor_parallel_size(self) -> int | None:
+        self.tensor_parallel_size = self._count("tensor_parallel_size")
         """Over how many devices it is spread."""
-        return self._count("tensor_parallel_size")
-
-    @property
-    def max_num_seqs(self) -> int | None:
+        self.max_num_seqs = self._count("max_num_seqs")
         """The most sequences at once."""
-        return self._count("max_num_seqs")
-
-    @property
-    def max_num_batched_tokens(self) -> int | None:
+        self.max_num_batched_tokens = self._count("max_num_batched_tokens")
         """The most tokens of a step."""
-        return self._count("max_num_batched_tokens")
 
     @property
     def memory_share(self) -> float | None:

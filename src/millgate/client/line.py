@@ -34,7 +34,7 @@ class LineError(Exception):
 
 
 class YieldedError(LineError):
-    """The server has no slot, after every allowed retry; `hint_s` is when it says to come back."""
+    """The server has no slot, after every allowed retry, or no room; `hint_s` is when it says to come back."""
 
     def __init__(self, hint_s: float) -> None:
         super().__init__(f"the server is busy; it says to come back in {hint_s:.1f} s")
@@ -225,6 +225,8 @@ class _Upload:
             if reply.job not in {self._job.name, NO_JOB}:
                 continue  # about a job that was given up
             if reply.status is Status.ABORT:
+                if reply.retry_hint_ms:
+                    raise YieldedError(reply.retry_hint_ms / 1000)
                 raise AbortedError(reply.need, reply.message, reply.request_id)
             if reply.status is Status.NEED:
                 words = ": ".join(filter(None, (reply.need, reply.message)))

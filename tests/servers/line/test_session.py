@@ -339,11 +339,11 @@ def test_without_memory_a_chunk_is_yielded_and_may_be_sent_again() -> None:
     stand = Stand(budget_bytes=14)
     stand.budget.reserve(8)
     stand.send(manifest(PAYLOAD))
-    for minute in range(7):  # the time in which it finds no room is not held against it
-        assert stand.tick(59.0 * minute) == []
+    for turn in range(7):  # the time in which it finds no room is no stall
+        assert stand.tick(19.0 * turn) == []
         (reply,) = stand.send(chunk(PAYLOAD, 0))
         assert brief(reply) == "clarify/yield server_busy J 4"
-        assert reply.retry_hint_ms == 1000 * min(minute + 1, 5)  # its client asks 50 times
+        assert reply.retry_hint_ms == 1000 * min(turn + 1, 5)  # its client asks 50 times
         assert stand.budget.held_bytes == 8
     stand.budget.release(8)
     assert said(stand, chunk(PAYLOAD, 0) + chunk(PAYLOAD, 1) + chunk(PAYLOAD, 2)) == ["clarify/ok J 3"] * 2

@@ -90,6 +90,43 @@ def test_an_upload_that_stalls_loses_its_place_to_those_that_wait() -> None:
     assert [send(waiting, 0), send(waiting, 1), send(waiting, 2)] == ["ok", "ok", "asked"]
 
 
+def test_a_job_whose_rest_never_fits_is_sent_away_with_a_hint_and_gives_its_part_back() -> None:
+    """HTTP holds most of the budget for as long as its users write: the job waited until its client gave up."""
+    budget = ByteBudget(100)
+    stand = of_peer(budget, PEER)
+    stand.send(manifest(PAYLOAD))
+    assert send(stand, 0) == "ok"
+    budget.reserve(90)
+    for second in range(0, 120, 5):
+        stand.now = float(second)
+        assert send(stand, 1) == "yield"
+    stand.now = 120.0
+    (reply,) = stand.send(chunk(PAYLOAD, 1))
+    assert brief(reply) == "confirm/abort server_busy J 4"
+    assert (reply.error, reply.retry_hint_ms) == ("busy", 5000)
+    assert reply.message == "no room in limits.byte_budget for 120 s; send the job again later"
+    assert budget.held_bytes == 90
+
+    stand.send(manifest(PAYLOAD))
+    assert send(stand, 0) == "yield"
+    budget.release(90)
+    assert [send(stand, index) for index in range(3)] == ["ok", "ok", "asked"]
+
+
+def test_a_job_that_gets_on_between_waits_is_not_sent_away() -> None:
+    budget = ByteBudget(100)
+    stand = of_peer(budget, PEER)
+    stand.send(manifest(PAYLOAD))
+    for index in range(3):
+        of_http = budget.limit_bytes - budget.held_bytes
+        budget.reserve(of_http)
+        for second in range(0, 115, 5):
+            stand.now = 115.0 * index + second
+            assert send(stand, index) == "yield"
+        budget.release(of_http)
+        assert send(stand, index) in {"ok", "asked"}
+
+
 def test_a_payload_that_can_never_fit_is_refused_at_once_with_the_limit() -> None:
     """It was yielded until its client had no retry left."""
     budget = ByteBudget(1000)

@@ -16,7 +16,8 @@ class LineLimits:
     silent gap must stay under 20 s for its client, and `keep_alive_s` is half of that. `unsent_bytes` of replies
     that a peer does not read stop the reading from it, and after `write_stall_s` it is cut. What a peer sends after the last
     reply is dropped for `linger_s`. An upload may be silent
-    for `idle_s` and must come at `upload_rate` bytes a second, a slow phone line.
+    for `idle_s` and must come at `upload_rate` bytes a second, a slow phone line. It may find no room for `room_s`: by then those
+    that stall have been given up.
 
     Before the token a line has at most `first_line_bytes`: two names of 1,024 characters, escaped, and the rest of a
     manifest. Lines are taken in turns of `turn_lines` or `turn_bytes`, about a millisecond, and then it is the others'
@@ -28,6 +29,7 @@ class LineLimits:
     jobs: int = 64
     payload_bytes: int = 50 * 1024 * 1024
     idle_s: float = 60.0
+    room_s: float = 120.0
     keep_alive_s: float = 10.0
     write_stall_s: float = 30.0
     linger_s: float = 1.0

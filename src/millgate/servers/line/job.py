@@ -100,7 +100,18 @@ class JobState(Enum):
 class LineJob:
     """One unfinished upload; `to` is its newest frame, `due` when it is to be kept alive or given up."""
 
-    __slots__ = ("asked_at", "begun_at", "due", "mark", "number", "refusals", "state", "to", "upload")
+    __slots__ = (
+        "asked_at",
+        "begun_at",
+        "due",
+        "mark",
+        "number",
+        "refusals",
+        "refused_at",
+        "state",
+        "to",
+        "upload",
+    )
 
     def __init__(self, number: int, mark: int, to: To, upload: Upload, now: float) -> None:
         self.number = number
@@ -108,14 +119,19 @@ class LineJob:
         self.to = to
         self.upload = upload
         self.state = JobState.UPLOADING
-        self.begun_at = now
+        self.begun_at = self.refused_at = now
         self.asked_at: float | None = None
         self.refusals = 0
         self.due = now
 
     def waits(self, limits: LineLimits, now: float) -> float:
-        """Begin its time anew, as it has no room yet; return when to ask again: its client asks 50 times, so later each time."""
+        """Begin its time anew, as it has no room yet; return when to ask again: its client asks 50 times, so later each time.
+
+        `refused_at` is when it began to find none.
+        """
         refusals = self.refusals + 1
+        if refusals == 1:
+            self.refused_at = now
         self.begun_at = now
         self.progressed(limits, now)
         self.refusals = refusals

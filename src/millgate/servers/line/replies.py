@@ -90,11 +90,13 @@ def aborted(
     reason: OutcomeReason,
     outcome: JobOutcome = JobOutcome.ABORTED,
     words: ErrorWords = NO_WORDS,
+    hint_s: float = 0.0,
 ) -> bytes:
-    """The job, or the whole connection where no job is named, ends here."""
+    """The job, or the whole connection where no job is named, ends here; the same may be tried anew in `hint_s`, 0 for never."""
     seq = to.seq + (1 if to.job == NO_JOB else 2)
     receipts = [*core, *_ending(outcome, reason)]
-    reply = LineReply(Verb.CONFIRM, to.job, seq, Status.ABORT, need, fault, 0, to.ttl_ms, receipts)
+    hint_ms = ceil(hint_s * 1000)
+    reply = LineReply(Verb.CONFIRM, to.job, seq, Status.ABORT, need, fault, hint_ms, to.ttl_ms, receipts)
     return write_reply(reply._replace(message=words.message, request_id=words.request_id))
 
 

@@ -41,6 +41,7 @@ from millgate.servers.line.job import FULL_HINT_S, Jobs, JobState, LineJob
 from millgate.servers.line.replies import To
 
 _FORBIDDEN: Final = (Need.UNAUTHORIZED, Fault.BAD_ENVELOPE, OutcomeReason.BAD_FRAME)
+_FULL: Final = (Need.SERVER_BUSY, Fault.BUSY, OutcomeReason.BUSY)
 _SILENT: Final = (Need.IDLE_TIMEOUT, Fault.TIMEOUT, OutcomeReason.IDLE_TIMEOUT, JobOutcome.TIMEOUT)
 
 
@@ -243,12 +244,21 @@ class Session:
             return
         job.to = _to(frame)
         if trouble is not None:
-            yield SendBytes(replies.yielded(job.to, self._core(), job.waits(self._limits, now)))
+            yield self._without_room(job, now)
         elif not job.upload.whole:
             job.progressed(self._limits, now)
             yield SendBytes(replies.taken(job.to, self._core()))
         else:
             yield self._jobs.ask(job, now)
+
+    def _without_room(self, job: LineJob, now: float) -> Wish:
+        """Have a job wait for room, but not for good: what others hold may never come free, and it holds a part of the room itself."""
+        hint_s, most_s = job.waits(self._limits, now), self._limits.room_s
+        if now - job.refused_at < most_s:
+            return SendBytes(replies.yielded(job.to, self._core(), hint_s))
+        self._jobs.discard(job)
+        words = ErrorWords(f"no room in limits.byte_budget for {most_s:.0f} s; send the job again later")
+        return SendBytes(replies.aborted(job.to, self._core(), *_FULL, words=words, hint_s=hint_s))
 
     def _while_asked(self, job: LineJob, frame: LineRequest, chunk: LineChunk) -> Wish:
         """The last chunk of a job that is already waiting or working changes nothing."""

@@ -116,6 +116,23 @@ def test_a_line_before_the_reading_engine_sends_prompts_to_the_other() -> None:
     assert 1 in legs
 
 
+@pytest.mark.parametrize(
+    ("meter", "prompt_tokens", "legs"),
+    [(16_384, 17_000, ["writes"]), (16_384, 8_000, ["writes"]), (65_536, 17_000, ["writes", "reads"])],
+)
+def test_a_prompt_longer_than_the_meter_is_handed_over_while_its_reader_reads_nothing_else(
+    meter: int, prompt_tokens: int, legs: list[str]
+) -> None:
+    reader = engine("reads", Role.PREFILL, prefill_tokens=meter)
+    lane = LaneSettings("interactive", ttft_slo_s=10.0)
+    gate = build_governor(Settings((lane,), (reader, engine("writes", Role.DECODE))), 0.0)
+    for number in range(5):
+        admitted(gate, number, 0.0, prompt_tokens=40)
+        gate.handle(FirstToken(number), 0.02)
+    assert names(admitted(gate, 5, 1.0, prompt_tokens=17_000)) == ["writes", "reads"]
+    assert names(admitted(gate, 6, 1.1, prompt_tokens=prompt_tokens)) == legs
+
+
 def test_both_meters_are_reserved_at_the_admission() -> None:
     gate = occupied()
     before = meters(gate, "writes", 1.0)

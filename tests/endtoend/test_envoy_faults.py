@@ -1,11 +1,15 @@
 """The processor killed, stopped or away at each phase of a request, by a real Envoy: what clients get, and what becomes of slots."""
 
+import json
 import re
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -325,3 +329,47 @@ def test_no_payload_chooses_an_address_where_failures_are_let_through(
     """By `failure_mode_allow` Envoy goes on without the processor: without an address, whatever the client says."""
     with idle.another_envoy(_away(mode)) as port:
         check_refused(port, rogue, idle.envoy_admin_port, {500, 503})
+
+
+class _RefusesKeys(BaseHTTPRequestHandler):
+    """An engine that refuses every key, and shows a part of it, as OpenAI does."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = json.dumps({"error": {"message": "Incorrect API key: sk-***tail"}}).encode() * 100
+        self.send_response(401)
+        self.send_header("content-type", "text/plain")
+        self.send_header("www-authenticate", "Bearer")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_is_not_told_that_its_key_is_wrong_where_the_engine_refuses_the_gates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setenv("ENGINE_KEY", "sk-of-the-gate")
+    with envoy_stack(tmp_path, {"engines.0.api_key_env": "ENGINE_KEY"}) as stack:
+        stack.processes["engine"].kill()
+        stack.processes["engine"].wait()
+        engine = ThreadingHTTPServer(("127.0.0.1", stack.engine_port), _RefusesKeys)
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        try:
+            status, headers, body = stack.ask(chat(stream=stream), x_request_id="refused")
+        finally:
+            engine.shutdown()
+            engine.server_close()
+
+        assert status == 502
+        assert json.loads(body)["error"]["message"] == "the engine failed"
+        assert headers["content-type"] == "application/json"
+        assert "www-authenticate" not in headers
+        assert stack.logged("refused")["outcome"] == "engine_failed"
+        log = (tmp_path / "processor.log").read_text(encoding="utf-8")
+        assert "engine refuses the gate's key" in log

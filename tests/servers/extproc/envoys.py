@@ -149,6 +149,7 @@ async def standing(
     door: ExtprocSettings | None = None,
     callers: CallerSettings | None = None,
     health_port: int | None = None,
+    api_key: str | None = None,
     tls: tuple[ssl.SSLContext, bytes] | None = None,
 ) -> AsyncIterator[Stand]:
     """Serve until the block ends, with `tls` over it: a context for the processor, and the authority that the client knows."""
@@ -156,10 +157,14 @@ async def standing(
     names = [f"engine-{number}" for number in range(engines)]
     lane = LaneSettings("interactive", max_queue=max_queue)
     other = LaneSettings("other", max_queue=max_queue)
-    core = Settings(lanes=(lane, other), engines=tuple(EngineSettings(name, max_inflight) for name in names))
+    core = Settings(
+        lanes=(lane, other),
+        engines=tuple(EngineSettings(name, max_inflight, own_key=api_key is not None) for name in names),
+    )
     settings = GatewaySettings(
         engines=tuple(
-            EngineAddress(name, engine.host, engine.port) for name, engine in zip(names, running, strict=True)
+            EngineAddress(name, engine.host, engine.port, api_key=api_key)
+            for name, engine in zip(names, running, strict=True)
         ),
         extproc=ExtprocAddress(
             port=0, health_port=health_port, door=door or ExtprocSettings(), ssl=tls[0] if tls else None

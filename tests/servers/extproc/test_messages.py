@@ -28,6 +28,7 @@ FORWARDS = st.builds(
     request_id=st.binary(min_size=1, max_size=200),
     fields=st.lists(st.tuples(st.sampled_from([b"authorization", b":path"]), VALUES), max_size=2),
     without=st.lists(st.sampled_from(["x-api-key", "cookie"]), max_size=2),
+    key_refused=st.text(max_size=300).map(str.encode),
 )
 
 
@@ -83,6 +84,9 @@ def steered(forward: Forward, *, whole: bool) -> ProcessingResponse:
     fields = response.dynamic_metadata.fields
     fields["envoy.lb"].struct_value.fields[DESTINATION].string_value = forward.destination
     fields[METADATA].struct_value.fields["attempt"].string_value = forward.attempt
+    if forward.key_refused:
+        told = forward.key_refused.decode()
+        fields[METADATA].struct_value.fields["key_refused"].string_value = told
     return response
 
 

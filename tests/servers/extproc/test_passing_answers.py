@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from gateway.harness import run, until
-from servers.extproc.envoys import BUFFERED, DUPLEX, standing
+from servers.extproc.envoys import BUFFERED, DUPLEX, NONE, standing
 from servers.extproc.test_process import CHAT, DONE, RESPONSE, STREAM
 
 
@@ -77,6 +78,56 @@ def test_an_answer_that_fails_is_known_to_have_failed(status: int, pieces: list[
             await talk.answer(status, pieces, "Text/Event-Stream" if status == 200 else "application/json")
             await until(lambda: stand.outcomes() == {outcome: 1})
             assert stand.running == 0
+
+    run(scene())
+
+
+@pytest.mark.parametrize("modes", [(DUPLEX, DUPLEX), (DUPLEX, NONE), (BUFFERED, BUFFERED)])
+def test_a_client_is_not_told_that_its_key_is_wrong_where_the_engine_refuses_the_gates(
+    modes: tuple[int, int],
+) -> None:
+    refused: list[str] = []
+
+    async def scene() -> None:
+        async with standing(api_key="sk-of-the-gate") as stand:
+            stand.gateway.door.on_key_refused = lambda engine, _kind: refused.append(engine)
+            talk = stand.open()
+            await talk.head(modes=modes)
+            if modes[0] == BUFFERED:
+                await talk.told()
+            await talk.body(CHAT)
+            forwarded = await talk.told()
+            if modes[1] == NONE:
+                told = forwarded.dynamic_metadata.fields["millgate"].struct_value.fields["key_refused"]
+                assert json.loads(told.string_value)["error"]["message"] == "the engine failed"
+                return
+            if modes[0] != BUFFERED:
+                await talk.told()
+            answer = ProcessingRequest()
+            header = answer.response_headers.headers.headers.add()
+            header.key, header.raw_value = ":status", b"401"
+            await talk.call.write(answer)
+            immediate = (await talk.told()).immediate_response
+            assert immediate.status.code == 502
+            assert json.loads(immediate.body)["error"]["message"] == "the engine failed"
+            await until(stand.outcomes)
+            assert stand.outcomes() == {"engine_failed": 1}
+            assert refused == ["engine-0"]
+
+    run(scene())
+
+
+def test_a_client_whose_own_key_is_refused_reads_the_engines_words() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            talk = stand.open()
+            await talk.head(modes=(DUPLEX, DUPLEX))
+            await talk.body(CHAT)
+            await talk.told()
+            await talk.told()
+            assert await talk.answer(401, [b'{"error":{}}'], "application/json") == [b'{"error":{}}']
+            await until(stand.outcomes)
+            assert stand.outcomes() == {"engine_failed": 1}
 
     run(scene())
 

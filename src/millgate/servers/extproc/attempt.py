@@ -17,6 +17,7 @@ from millgate.core.events import (
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
+from millgate.dialects.refusals import RefusalAnswer
 from millgate.http1.server.budget import ByteBudget, Share
 from millgate.http1.server.contract import Application, Exchange, RequestHead
 from millgate.http1.wire.fields import HOP_BY_HOP, Lines
@@ -104,7 +105,9 @@ class EnvoyAttempt(FollowedAttempt):
             body = clipped(body, reshaped.max_tokens, path=head.path)
         fields, without = desk.fields_of(head, self._reading, engine)
         desk.running.add(self.name, self, decision.first_event_by + desk.lease_s)
-        forward = Forward(engine.address, self.name, self._request_id, fields, without)
+        refusal = self.key_refusal
+        told = b"" if refusal is None else refusal.body
+        forward = Forward(engine.address, self.name, self._request_id, fields, without, told)
         self._exchange.forward(forward, body, self, is_changed=is_clipped)
         self._body.drop()
 
@@ -132,6 +135,13 @@ class EnvoyAttempt(FollowedAttempt):
         self._exchange.respond(status, Lines(lines), body, close=close)
 
     # ---- what Envoy says
+
+    @property
+    def key_refusal(self) -> RefusalAnswer | None:
+        """What the client is told where the engine refuses our own key: its own is good. None where that was sent."""
+        if self._engine is None or self._engine.credential is None:
+            return None
+        return self.dialect.refuser.failed(FailureKind.STATUS, self._request_id)
 
     def first_token(self, ago_s: float = 0.0) -> None:
         """Report the first content, once."""
@@ -173,6 +183,8 @@ class EnvoyAttempt(FollowedAttempt):
         """Report a failure: Envoy has told the client, so no other engine may be tried."""
         if self._close():
             tell_growth(self._door.driver, self.growth())
+            if self.key_refusal is not None and (said.blames_key or kind is FailureKind.NO_CREDIT):
+                self._door.on_key_refused(self._engine_name, kind)
             self._door.driver.post(Failed(self.number, kind, Sent.REQUEST, *said), Released(self.number))
 
     def lost(self) -> None:
@@ -220,6 +232,7 @@ class DecidingDoor(Application, Protocol):
     tickets: TicketDesk
     secret: bytes
     marker: PrefixMarker
+    on_key_refused: Callable[[str, FailureKind], None]
 
     @property
     def boot(self) -> str:

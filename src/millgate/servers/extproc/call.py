@@ -7,6 +7,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, Processin
 
 from millgate.core.words import FailureKind
 from millgate.dialects.contract import Dialect, Usage
+from millgate.dialects.refusals import RefusalAnswer
 from millgate.http1.client import AnswerHead
 from millgate.http1.server.budget import Share
 from millgate.http1.server.contract import Application, Exchange, Headers, RefusedRequest, RequestHead
@@ -56,6 +57,10 @@ class Watcher(Protocol):
     extra: Pairs
     """Headers of our own for the answer."""
 
+    @property
+    def key_refusal(self) -> RefusalAnswer | None:
+        """What the client is told where the engine refuses our own key; None where it gets the client's."""
+
     def first_token(self, ago_s: float = 0.0) -> None:
         """The first content came so long ago."""
 
@@ -100,6 +105,9 @@ _READ_BYTES: Final = 64 * 1024
 """So many are judged at once, as they come from a socket: Envoy may send more of them together."""
 
 
+_UNAUTHORIZED: Final = 401
+
+
 class AnswerWatch:
     """Echoes one answer to Envoy and tells its watcher how it went: its first token, its usage and its end.
 
@@ -115,10 +123,12 @@ class AnswerWatch:
         self._mode = mode
         self._sees = mode is not None and mode != messages.NO_BODY
         self._judge = AnswerJudge(watcher.dialect)
-        self._heard = False
+        self._heard = self._replaced = False
 
     def feed(self, kind: str | None, message: ProcessingRequest) -> None:
         """Take one message about the answer."""
+        if self._replaced:
+            return
         if kind == "response_headers":
             self._take_head(message)
         elif kind == "response_body":
@@ -142,10 +152,16 @@ class AnswerWatch:
 
     def _take_head(self, message: ProcessingRequest) -> None:
         fields = messages.read_fields(message.response_headers)
-        watcher = self._watcher
+        watcher, status = self._watcher, messages.read_status(fields)
+        self._judge.take_head(AnswerHead(status, fields, None))
+        if status == _UNAUTHORIZED and watcher is not None and (told := watcher.key_refusal) is not None:
+            self._replaced = True
+            self._end()
+            self._outlet.send(messages.refusal(told.status, told.headers, told.body))
+            self._outlet.close()
+            return
         self._outlet.send(messages.answer_head(watcher.extra if watcher is not None else ()))
         self._sees = self._mode != messages.NO_BODY
-        self._judge.take_head(AnswerHead(messages.read_status(fields), fields, None))
         if message.response_headers.end_of_stream:
             self._end()
 

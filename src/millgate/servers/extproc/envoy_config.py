@@ -11,6 +11,7 @@ from millgate.servers.extproc.settings import (
     CONTROL_HEADERS,
     DESTINATION,
     FIRST_BODY_MS,
+    KEY_REFUSED,
     METADATA,
     OUTPUT_TOKENS,
     PROCESSOR_SERVICE,
@@ -30,13 +31,27 @@ _MESSAGE_TIMEOUT: Final = "3600s"
 
 _WATCH: Final = f"""\
 function envoy_on_response(answer)
+  local metadata, headers = answer:streamInfo():dynamicMetadata(), answer:headers()
+  local ours = metadata:get("{METADATA}")
+  if ours and ours["{KEY_REFUSED}"] and headers:get(":status") == "401" then
+    metadata:set("{USAGE}", "{KEY_REFUSED}", 401)
+    headers:replace(":status", "502")
+    headers:replace("content-type", "application/json")
+    headers:remove("www-authenticate")
+    local told = ours["{KEY_REFUSED}"]
+    local length = answer:body(true):setBytes(told)
+    answer:headers():replace("content-length", length)
+    return
+  end
   for _ in answer:bodyChunks() do
     answer:streamInfo():dynamicMetadata():set("{USAGE}", "{FIRST_BODY_MS}", answer:timestamp())
     return
   end
 end
 """
-"""Notes when the body of an answer begins: no field of the access log says so. After its first bytes nothing runs any more."""
+"""Notes when the body of an answer begins: no field of the access log says so. After its first bytes nothing runs any more.
+
+Where an engine refuses our own key the client's is good, and the text may show a part of ours: the client gets our words instead."""
 
 _STREAMED: Final = (
     (PROMPT_TOKENS, ("usage", "prompt_tokens")),

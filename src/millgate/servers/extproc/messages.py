@@ -22,7 +22,7 @@ from google.protobuf.struct_pb2 import Struct
 from millgate.http1.server.contract import Headers, RequestHead
 from millgate.http1.wire.fields import Lines
 from millgate.servers.extproc.protobuf import Way, extent, way, wrapped, written
-from millgate.servers.extproc.settings import DESTINATION, METADATA
+from millgate.servers.extproc.settings import DESTINATION, KEY_REFUSED, METADATA
 
 CHUNK_BYTES: Final = 62_000
 """Most of a body in one message: llm-d-router cuts here, below Envoy's limit of 64 KB for one chunk."""
@@ -51,6 +51,7 @@ _OF_OURS: Final = way(Struct, "fields", "value", "struct_value", "fields")[1:]
 _NAME: Final = way(Struct, "fields", "value", "string_value")[1:]
 _OURS: Final = wrapped(METADATA.encode(), way(Struct, "fields", "key")[1:])
 _NAMED: Final = wrapped(_ATTEMPT.encode(), way(Struct, "fields", "key")[1:])
+_REFUSED: Final = wrapped(KEY_REFUSED.encode(), way(Struct, "fields", "key")[1:])
 _ENTRY: Final = way(HeaderMap, "headers")[0][0]
 _KEY: Final = way(HeaderValue, "key")[0][0]
 _TEXT: Final = way(HeaderValue, "value")[0][0]
@@ -76,6 +77,8 @@ class Forward(NamedTuple):
     """Set on the request, over what the client sent."""
     without: Sequence[str]
     """Names of headers that stay here."""
+    key_refused: bytes = b""
+    """The body that the client gets where the engine refuses our own key; empty where it gets the client's."""
 
 
 def modes_of(message: ProcessingRequest) -> Modes:
@@ -228,6 +231,8 @@ def _steered(forward: Forward, to_header: Way) -> bytes:
     """Return the answer that sends a request where `forward` says; `to_header` is where a header is set in it."""
     header = wrapped(_REQUEST_ID + wrapped(forward.request_id, _VALUE), _HEADER) + _OVERWRITES
     entry = _OURS + wrapped(_NAMED + wrapped(forward.attempt.encode(), _NAME), _OF_OURS)
+    if forward.key_refused:
+        entry += wrapped(_REFUSED + wrapped(forward.key_refused, _NAME), _OF_OURS)
     alike = _alike(forward.destination, tuple(forward.fields), tuple(forward.without), to_header)
     return alike + wrapped(header, to_header) + wrapped(entry, _METADATA)
 

@@ -30,6 +30,7 @@ from millgate.servers.extproc import messages
 from millgate.servers.extproc.settings import (
     CACHED_TOKENS,
     FIRST_BODY_MS,
+    KEY_REFUSED,
     OUTPUT_TOKENS,
     PROMPT_TOKENS,
     USAGE,
@@ -86,7 +87,8 @@ def read_entry(entry: HTTPAccessLogEntry) -> LoggedRequest | None:
         return LoggedRequest(attempt, goes_on=True, first_body_s=first_body_s, body_bytes=body_bytes)
     flags = common.response_flags if common.HasField("response_flags") else None
     left = _client_left(response, flags)
-    failure = None if left else _failure(response, flags)
+    status = int(numbers.get(KEY_REFUSED, response.response_code.value))
+    failure = None if left else _failure(response, flags, status)
     return LoggedRequest(attempt, False, first_body_s, left, failure, _usage(numbers), body_bytes)
 
 
@@ -109,12 +111,11 @@ def _client_left(response: HTTPResponseProperties, flags: ResponseFlags | None) 
 
 
 def _failure(
-    response: HTTPResponseProperties, flags: ResponseFlags | None
+    response: HTTPResponseProperties, flags: ResponseFlags | None, status: int
 ) -> tuple[FailureKind, Said] | None:
     for name, kind in _FAILURES if flags is not None else ():
         if getattr(flags, name):
             return kind, SAID_NOTHING
-    status = response.response_code.value
     if status < 300:
         return None
     fields = [(name.encode(), value.encode()) for name, value in response.response_headers.items()]

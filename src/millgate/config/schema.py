@@ -180,7 +180,7 @@ class EngineConfig(Section):
     models: tuple[str, ...] = Field(
         default=(),
         max_length=1000,
-        description="Model names that it serves. Default: whatever it is asked for.",
+        description="Model names that it serves; `/v1/models` lists them beside those that it lists itself. Default: whatever it is asked for.",
     )
     adapters: tuple[str, ...] = Field(
         default=(),

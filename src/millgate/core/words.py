@@ -88,7 +88,7 @@ UNREAD: Final = (FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT
 
 
 class Sent(StrEnum):
-    """How far an attempt had gone when its engine failed: nothing, the request, or answer bytes to the client."""
+    """How far an attempt had gone when its engine failed: nothing that it would work on, the request, or answer bytes to the client."""
 
     NONE = "none"
     REQUEST = "request"

@@ -110,7 +110,9 @@ class ModelList:
         elif self._wanted in models:
             self._respond(models[self._wanted])
         else:
-            self._error_responses.reject(self._exchange, dialect, self._request_id, no_such_model(self._wanted))
+            self._error_responses.reject(
+                self._exchange, dialect, self._request_id, no_such_model(self._wanted)
+            )
 
     def _respond(self, told: Any) -> None:
         ids = [(b"x-request-id", self._request_id), (b"request-id", self._request_id)]

@@ -437,6 +437,34 @@ def test_the_providers_request_id_stands_beside_ours(name: str, status: int) -> 
     run(body())
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("said", "status", "outcome"),
+    [
+        (b'{"error":{"message":"busy","code":429},"user_id":"u"}', 429, {"engine_failed": 1}),
+        (b'{"error":{"message":"Provider returned error","code":502}}', 502, {"engine_failed": 1}),
+        (b'{"error":{"message":"too long","code":400}}', 400, {"bad_request": 1}),
+        (b'{"error":null,"choices":[]}', 200, {"good": 1}),
+    ],
+)
+def test_a_whole_answer_that_is_an_error_has_the_status_of_the_error(
+    said: bytes, status: int, outcome: dict[str, int], stream: bool
+) -> None:
+    """OpenRouter answers 200 once it has asked a provider; SDKs raise nothing for it, and an account that failed counted as well."""
+
+    async def script(asked: Asked) -> None:
+        asked.reply(said)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=stream))
+            assert (got.status, got.body) == (status, said)
+            await stand.settle()
+            assert stand.outcomes() == outcome
+
+    run(body())
+
+
 def test_a_stream_whose_first_event_says_that_there_is_no_credit_is_not_retried() -> None:
     refusal = b'{"error":{"message":"exceeded","type":"insufficient_quota","code":429}}'
 

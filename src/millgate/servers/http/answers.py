@@ -28,6 +28,8 @@ _TAIL_BYTES = 8 * 1024
 _UNAUTHORIZED, _UNPAID = 401, 402
 _AS_IT_COMES = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
+_ERROR = b'{"error"'
+"""How a whole answer begins that is an error, whatever its status: routers answer 200 once they have asked their own engine."""
 _UNKNOWN = Usage(None, None)
 _NO_HEAD = AnswerHead(0, (), None)
 
@@ -150,8 +152,12 @@ class WholeAnswer:
 
     def on_end(self, *, delimited: bool) -> None:
         """Pass the rest on and report how it went."""
-        owner, status = self._owner, self._head.status
+        owner = self._owner
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
+        if self._head.status < 300 and not self._started and rest.startswith(_ERROR):
+            error = owner.dialect.read_event(b"data: " + rest).error
+            self._head = self._head if error is None else self._head._replace(status=error.status, notes=None)
+        status = self._head.status
         end = rest if self._ends is None else self._ends.tail
         failure = flaw(
             self._head,

@@ -114,6 +114,17 @@ def test_no_credential_of_a_client_stands_beside_the_engines_own(name: bytes) ->
     assert with_credential([(name, b"mine")], b"own") == [(b"authorization", b"Bearer own")]
 
 
+def test_a_key_of_anthropic_is_no_bearer_where_anthropic_is_asked_in_its_own_dialect() -> None:
+    """It takes a bearer for an OAuth token: "Invalid bearer token"."""
+    key, other = b"sk-ant-api03-x", b"token"
+    assert with_credential([], key, "anthropic") == [(b"x-api-key", key)]
+    assert with_credential([], key) == [(b"authorization", b"Bearer " + key)]
+    assert with_credential([], other, "anthropic") == [
+        (b"authorization", b"Bearer " + other),
+        (b"x-api-key", other),
+    ]
+
+
 def test_many_names_are_sorted_right_however_many_have_been_seen() -> None:
     for number in range(5000):
         name = b"x-%d" % number

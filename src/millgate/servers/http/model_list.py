@@ -53,7 +53,7 @@ class ModelList:
         error_responses: ErrorResponses,
         done: Callable[[], None],
         *,
-        wanted: str | None = None,
+        wanted: str = "",
         only: frozenset[str] | None = None,
         named: Sequence[str] = (),
     ) -> None:
@@ -105,7 +105,7 @@ class ModelList:
         if not models and not read:
             failed = dialect.refuser.failed(FailureKind.BROKEN, self._request_id)
             self._exchange.respond(failed.status, failed.headers, failed.body)
-        elif self._wanted is None:
+        elif not self._wanted:
             self._respond(_page_of(read, list(models.values())))
         elif self._wanted in models:
             self._respond(models[self._wanted])

@@ -253,14 +253,7 @@ class Passthrough:
         only = house.settings.models
         named = tuple(dict.fromkeys(name for each in house.engines.values() for name in each.models))
         models = ModelList(
-            exchange,
-            reading,
-            request_id,
-            house.error_responses,
-            done,
-            wanted=wanted or None,
-            only=only,
-            named=named,
+            exchange, reading, request_id, house.error_responses, done, wanted=wanted, only=only, named=named
         )
         self._ongoing[exchange] = models
         _path, mark, query = head.target.partition(b"?")

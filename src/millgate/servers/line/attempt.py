@@ -18,6 +18,7 @@ from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import ErrorWords
+from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.judgement import AnswerJudge, let_end
 from millgate.servers.requests.routes import EngineRoute
 
@@ -100,8 +101,7 @@ class LineAttempt:
         self._sent_at = monotonic()
         headers = [(b"content-type", self._kind), (b"accept", b"*/*")]
         headers.append((b"x-request-id", desk.request_id(self.number).encode()))
-        if route.credential is not None:
-            headers.append((b"authorization", b"Bearer " + route.credential))
+        headers = with_credential(headers, route.credential, desk.dialect.family)
         body, may_retry = bytes(self._payload.data), self._facts.may_retry
         self._call = call = route.upstream.request(
             b"POST", desk.target(route), headers, body, self, may_retry=may_retry

@@ -33,6 +33,8 @@ NO_RETRY: Final = (b"x-should-retry", b"false")
 _UPSTREAM_ID: Final = b"x-upstream-request-id"
 _OWN_PREFIX: Final = b"x-millgate-"
 _QUOTAS: Final = (b"x-ratelimit-", b"anthropic-ratelimit-")
+_ANTHROPICS: Final = b"sk-ant-api"
+"""How a key begins that Anthropic takes as `x-api-key`: beside it a bearer is a token, which a key is not."""
 _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
 
@@ -98,7 +100,8 @@ def with_credential(fields: Pairs, credential: bytes | None, family: Family = "o
     if credential is None:
         return fields
     own = without_credentials(fields)
-    own.append((b"authorization", b"Bearer " + credential))
+    if family != "anthropic" or not credential.startswith(_ANTHROPICS):
+        own.append((b"authorization", b"Bearer " + credential))
     if family == "anthropic" or any(name == b"anthropic-version" for name, _value in fields):
         own.append((b"x-api-key", credential))
     return own

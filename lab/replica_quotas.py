@@ -65,7 +65,7 @@ def play(setup: Setup, seed: int, users: int = USERS) -> Used:
     rule = QuotaRule("tokens", QuotaLimit(QuotaKind.TPM, 60.0 * RATE_PER_S, BURST_S))
     engine = EngineSettings("engine", 256, prior=ServicePrior(0.01, 0.0, 0.02, 0.0))
     streams = Streams(seed)
-    recorder = Recorder((lane,), bin_s=1.0, from_s=_SETTLED_S)
+    recorder = Recorder((lane,), from_s=_SETTLED_S)
     world = QuotaWorld(setup, seed, recorder, Settings((lane,), (engine,), quotas=(rule,)))
     lengths = Lengths(constant(_PROMPT_TOKENS), constant(_OUTPUT_TOKENS))
     wanted = jobs(iter(lambda: 0.0, None), lengths, streams, until_s=setup.horizon_s)

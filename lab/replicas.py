@@ -268,7 +268,7 @@ def play(setup: Setup, seed: int) -> Result:
     if setup.replicas == 1:
         setup = setup._replace(kill_every_s=inf, lost=0.0)
     streams = Streams(seed)
-    recorder = Recorder((lane,), bin_s=1.0, from_s=SETTLED_S)
+    recorder = Recorder((lane,), from_s=SETTLED_S)
     world = ClusterWorld(setup, seed, recorder, settings)
     lengths = Lengths(constant(100.0), exponential(MEAN_S / PACE_S))
     arrivals = steady(setup.load * CAP / MEAN_S, streams)

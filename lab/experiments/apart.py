@@ -66,7 +66,7 @@ def play(stage: Stage, mix: Mix, how: str, seed: int) -> Metrics:
     loop, streams = Loop(), Streams(seed)
     fleet = _fleet(stage, profile, mix, how)
     governor = build_governor(fleet.settings, 0.0)
-    recorder = Recorder(fleet.settings.lanes, bin_s=1.0, from_s=_WARM_UP_S)
+    recorder = Recorder(fleet.settings.lanes, from_s=_WARM_UP_S)
     world = World(governor, loop, recorder)
     fleet.populate(world, streams)
     world.start_watch()

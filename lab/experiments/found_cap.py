@@ -59,7 +59,7 @@ def play(
     fleet = SimulatedFleet(build_settings(config, facts).settings, {"engine": engine})
     loop, streams = Loop(), Streams(seed)
     governor = build_governor(fleet.settings, 0.0)
-    recorder = Recorder(fleet.settings.lanes, bin_s=1.0, from_s=_FROM_S)
+    recorder = Recorder(fleet.settings.lanes, from_s=_FROM_S)
     world = World(governor, loop, recorder)
     fleet.populate(world, streams)
     if gauges:

@@ -89,7 +89,7 @@ def play(scene: Racks, labelled: str, far: float, seed: int) -> Metrics:
     loop, streams = Loop(), Streams(seed)
     stage = fleet(scene, labelled, far)
     governor = build_governor(stage.settings, 0.0)
-    recorder = Recorder(stage.settings.lanes, bin_s=1.0, from_s=_WARM_UP_S)
+    recorder = Recorder(stage.settings.lanes, from_s=_WARM_UP_S)
     world = World(governor, loop, recorder)
     third_s = scene.until_s / 3
     lost = [EngineTrouble("loss", f"a-{number}", third_s, third_s) for number in range(scene.lost)]

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 from lab.changing_rates import Rate, changing
 from millgate.core.settings import LaneSettings
+from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
@@ -12,10 +15,10 @@ from millgate.sim.driver import DecidingCore
 from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
-from millgate.sim.loop import Loop
+from millgate.sim.loop import ENGINES, Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Recorder, Summary, Timeline
+from millgate.sim.records import Recorder, Summary
 from millgate.sim.traces.synthetic import LENGTHS, Lengths, jobs
 from millgate.sim.world import World
 
@@ -27,7 +30,7 @@ _AFTERMATH_S = 120.0
 class Scenario:
     """A fleet of equal engines, a crowd, a lane; `load` is a share of the fleet's capacity, over time.
 
-    Requests count from `warm_up_s` on and come until `until_s`.
+    Requests count from `warm_up_s` on and come until `until_s`. With `bin_s` the run is told in stretches of that length, too.
     """
 
     policy: str = "gate"
@@ -47,7 +50,7 @@ class Scenario:
     tenants: int = 1
     warm_up_s: float = 20.0
     until_s: float = 80.0
-    bin_s: float = 1.0
+    bin_s: float | None = None
     aftermath_s: float = _AFTERMATH_S
 
     def at_load(self, load: float) -> "Scenario":
@@ -61,12 +64,19 @@ class Scenario:
         return self.engines * capacity_per_s(profile, self.lengths, self.max_inflight)
 
 
+class Stretch(NamedTuple):
+    """Attempts that came in one stretch of time, and requests that ended good in it."""
+
+    attempts: int
+    good: int
+
+
 @dataclass(frozen=True, slots=True)
 class Played:
     """What a run showed."""
 
     summary: Summary
-    timeline: Timeline
+    stretches: tuple[Stretch, ...]
     capacity_per_s: float
 
     @property
@@ -80,13 +90,32 @@ def play(scenario: Scenario, seed: int, core: DecidingCore | None = None) -> Pla
     streams = Streams(seed)
     fleet = scenario_fleet(scenario)
     loop = Loop()
-    recorder = Recorder(fleet.settings.lanes, bin_s=scenario.bin_s, from_s=scenario.warm_up_s)
+    recorder = Recorder(fleet.settings.lanes, from_s=scenario.warm_up_s)
     world = World(core or POLICIES[scenario.policy](fleet.settings), loop, recorder)
     fleet.populate(world, streams, scenario.engine_manners, scenario.troubles)
     world.start_watch(scenario.telemetry_delay_s)
     OpenLoop(world, Crowd(world, scenario.manners, streams), scenario_jobs(scenario, streams))
+    counted: list[Stretch] = []
+    for end_s in _ends_s(scenario):
+        # Before all else at that instant: what happens then is the next stretch's.
+        loop.at(end_s, lambda _: counted.append(_counts(recorder)), None, ENGINES - 1)
     loop.run(scenario.until_s + scenario.aftermath_s)
-    return Played(world.summary(recorder), recorder.timeline, scenario.capacity_per_s)
+    stretches = [
+        Stretch(now.attempts - before.attempts, now.good - before.good)
+        for before, now in pairwise([Stretch(0, 0), *counted])
+    ]
+    return Played(world.summary(recorder), tuple(stretches), scenario.capacity_per_s)
+
+
+def _ends_s(scenario: Scenario) -> list[float]:
+    """Return the ends of the stretches in which a run is told."""
+    if scenario.bin_s is None:
+        return []
+    return [scenario.bin_s * number for number in range(1, int(scenario.until_s / scenario.bin_s) + 1)]
+
+
+def _counts(recorder: Recorder) -> Stretch:
+    return Stretch(recorder.attempts, recorder.outcomes[Outcome.GOOD.value])
 
 
 def scenario_fleet(scenario: Scenario) -> SimulatedFleet:

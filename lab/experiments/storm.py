@@ -51,7 +51,7 @@ def _run(arm: Arm, seed: int) -> Measured:
                 "possible": min(1.0, stretch.attempts / per_bin),
             },
         )
-        for index, stretch in enumerate(played.timeline.bins[: int(UNTIL_S / BIN_S)])
+        for index, stretch in enumerate(played.stretches)
     ]
 
 

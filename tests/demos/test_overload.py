@@ -150,7 +150,7 @@ def _good_share_by_simulation(options: OverloadOptions, policy: str = "gate") ->
     """Play the demo's load in virtual time: the same users, and the settings that the demo's flags give a gate."""
     fleet = _fleet_by_flags(options.profile)
     loop, streams = Loop(), Streams(options.seed)
-    recorder = Recorder(fleet.settings.lanes, bin_s=1.0, from_s=0.0)
+    recorder = Recorder(fleet.settings.lanes, from_s=0.0)
     world = World(POLICIES[policy](fleet.settings), loop, recorder)
     fleet.populate(world, streams)
     world.start_watch()

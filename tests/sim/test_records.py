@@ -3,14 +3,14 @@
 from millgate.core.settings import LaneSettings
 from millgate.core.words import DeadlineFrom, Outcome
 from millgate.sim.engines.contract import EngineTotals
-from millgate.sim.records import MOST_BINS, Recorder, Timeline
+from millgate.sim.records import Recorder
 
 LANE = LaneSettings("interactive", ttft_slo_s=1.0, tpot_slo_s=0.1)
 
 
 def answer(books: Recorder, first_at: float, first_token_at: float, end: float, tokens: int = 11) -> None:
     books.asked(first_at)
-    books.tried(first_at, first_at)
+    books.tried(first_at)
     books.answered(None, first_at, first_at, first_token_at, end, 100, tokens)
 
 
@@ -44,16 +44,6 @@ def test_the_warm_up_is_served_and_not_counted() -> None:
 def test_tokens_for_anything_but_a_good_answer_are_waste() -> None:
     books = Recorder([LANE])
     answer(books, 0.0, 0.5, 1.0)
-    books.over(Outcome.CLIENT_GONE, 0.0, 1.0)
+    books.over(Outcome.CLIENT_GONE, 0.0)
 
     assert books.summary(EngineTotals(400, 44, 0)).waste == 0.75
-
-
-def test_a_long_run_gets_wider_bins_and_not_more() -> None:
-    timeline = Timeline(1.0)
-    for second in range(4 * MOST_BINS):
-        timeline.at(float(second)).good += 1
-
-    assert len(timeline.bins) <= MOST_BINS
-    assert sum(stretch.good for stretch in timeline.bins) == 4 * MOST_BINS
-    assert timeline.width_s == 4.0

@@ -1,4 +1,4 @@
-"""What is kept of a run: counts, sums, sketches and a timeline; memory does not grow with the run's length.
+"""What is kept of a run: counts, sums and sketches; memory does not grow with the run's length.
 
 Everything is judged from the *user's* side: a request begins with its first attempt and ends when its client has
 the answer or gives up. (The governor's own accounts are by attempt; a test holds the two against each other.)
@@ -15,63 +15,11 @@ from millgate.core.slo import streamed_in_time
 from millgate.core.words import DeadlineFrom, Outcome
 from millgate.sim.engines.contract import EngineTotals
 
-# A longer run gets wider bins instead of more of them.
-MOST_BINS = 8_192
 # Any quantile is right within this share; 1 % needs some 1,400 buckets from a microsecond to a week.
 RELATIVE_ERROR = 0.01
 _WIDTH = log((1.0 + RELATIVE_ERROR) / (1.0 - RELATIVE_ERROR))
 # What is shorter counts as zero.
 _SMALLEST = 1e-6
-
-
-class Bin:
-    """What happened in one stretch of time."""
-
-    __slots__ = ("asked", "attempts", "good", "good_tokens", "over")
-
-    def __init__(self) -> None:
-        self.asked = self.attempts = self.good = self.over = self.good_tokens = 0
-
-    def absorb(self, other: "Bin") -> None:
-        """Add another stretch to this one."""
-        self.asked += other.asked
-        self.attempts += other.attempts
-        self.good += other.good
-        self.over += other.over
-        self.good_tokens += other.good_tokens
-
-
-class Timeline:
-    """Bins of equal width from time 0 on; the width doubles rather than the number growing without bound."""
-
-    def __init__(self, width_s: float) -> None:
-        self.width_s = width_s
-        self.bins: list[Bin] = []
-        self._current = Bin()
-        self._begins_s = self._ends_s = -1.0
-
-    def at(self, now: float) -> Bin:
-        """Return the bin of this time."""
-        if self._begins_s <= now < self._ends_s:
-            return self._current
-        index = int(now / self.width_s)
-        while index >= MOST_BINS:
-            self._widen()
-            index = int(now / self.width_s)
-        bins = self.bins
-        while len(bins) <= index:
-            bins.append(Bin())
-        self._current = bins[index]
-        self._begins_s = index * self.width_s
-        self._ends_s = self._begins_s + self.width_s
-        return self._current
-
-    def _widen(self) -> None:
-        self.width_s *= 2.0
-        pairs = self.bins
-        self.bins = pairs[::2]
-        for wide, extra in zip(self.bins, pairs[1::2], strict=False):
-            wide.absorb(extra)
 
 
 class ResultSketch:
@@ -172,14 +120,13 @@ class Summary:
 class Recorder:
     """Listens to the world and keeps its accounts; times are virtual seconds.
 
-    Requests that first come before `from_s` (the warm-up) are served but not counted in anything except the timeline.
+    Requests that first come before `from_s` (the warm-up) are served and not counted.
     """
 
-    def __init__(self, lanes: Sequence[LaneSettings], *, bin_s: float = 1.0, from_s: float = 0.0) -> None:
+    def __init__(self, lanes: Sequence[LaneSettings], *, from_s: float = 0.0) -> None:
         self._lanes = {lane.name: lane for lane in lanes}
         self._first_lane = lanes[0]
         self._from_s = from_s
-        self.timeline = Timeline(bin_s)
         self.requests = self.attempts = self.good_tokens = self.useful_tokens = 0
         self.returns = self.returns_kept = 0
         self.outcomes: Counter[str] = Counter()
@@ -193,14 +140,12 @@ class Recorder:
 
     def asked(self, now: float) -> None:
         """A user comes with a new request."""
-        self.timeline.at(now).asked += 1
         if self.counts(now):
             self.requests += 1
             self.last_asked_s = now
 
-    def tried(self, first_at: float, now: float) -> None:
+    def tried(self, first_at: float) -> None:
         """One attempt arrives at the gate."""
-        self.timeline.at(now).attempts += 1
         if self.counts(first_at):
             self.attempts += 1
 
@@ -230,9 +175,8 @@ class Recorder:
         origin = first_at if settings.deadline_from is DeadlineFrom.FIRST_ATTEMPT else asked_at
         decode_s = now - first_token_at
         good = streamed_in_time(settings, first_token_at - origin, decode_s, output_tokens)
-        self.over(Outcome.GOOD if good else Outcome.LATE, first_at, now)
+        self.over(Outcome.GOOD if good else Outcome.LATE, first_at)
         if good:
-            self.timeline.at(now).good_tokens += output_tokens
             self.useful_tokens += prompt_tokens + output_tokens
         if not self.counts(first_at):
             return
@@ -243,12 +187,8 @@ class Recorder:
         if output_tokens > 1:
             self.tpot.add(decode_s / (output_tokens - 1))
 
-    def over(self, outcome: Outcome, first_at: float, now: float) -> None:
+    def over(self, outcome: Outcome, first_at: float) -> None:
         """A request is over, in this way."""
-        stretch = self.timeline.at(now)
-        stretch.over += 1
-        if outcome is Outcome.GOOD:
-            stretch.good += 1
         if self.counts(first_at):
             self.outcomes[outcome.value] += 1
 

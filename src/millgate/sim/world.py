@@ -112,7 +112,7 @@ class World:
         attempt = visit.attempt = self._attempts
         visit.asked_at, visit.first_token_at = self.loop.now, None
         self._visits[attempt] = visit
-        self.recorder.tried(visit.first_at, self.loop.now)
+        self.recorder.tried(visit.first_at)
         job = visit.job
         size = job.prompt_tokens * BYTES_PER_TOKEN
         self.driver.post(
@@ -155,7 +155,7 @@ class World:
 
     def over(self, visit: Visit, outcome: Outcome) -> None:
         """The request has ended without an answer."""
-        self.recorder.over(outcome, visit.first_at, self.loop.now)
+        self.recorder.over(outcome, visit.first_at)
 
     # ---- what the governor decides
 

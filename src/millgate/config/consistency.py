@@ -64,16 +64,15 @@ class SecretsReader:
 
     def admin_token(self) -> SecretStr | None:
         """Return the admin token, None without one; ConfigError where the address needs one."""
-        token = self._environ.get(self._config.admin.token_env, "")
-        if not token and not is_loopback(self._config.admin.host):
-            raise self._error(
-                ("admin", "host"), _exposed(self._config.admin.host, self._config.admin.token_env)
-            )
+        admin = self._config.admin
+        token = self._environ.get(admin.token_env, "")
+        if not token and not is_loopback(admin.host):
+            raise ConfigError(self._problem(("admin", "host"), _exposed(admin.host, admin.token_env)))
         if token and len(token) < _SHORTEST_ADMIN_TOKEN:
-            message = f"the token in {self._config.admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
-            raise self._error(("admin", "token_env"), message)
-        if message := _unfit(self._config.admin.token_env, token):
-            raise self._error(("admin", "token_env"), message)
+            message = f"the token in {admin.token_env} is shorter than {_SHORTEST_ADMIN_TOKEN} characters"
+            raise ConfigError(self._problem(("admin", "token_env"), message))
+        if message := _unfit(admin.token_env, token):
+            raise ConfigError(self._problem(("admin", "token_env"), message))
         return SecretStr(token) if token else None
 
     def line_token(self) -> SecretStr | None:
@@ -83,7 +82,7 @@ class SecretsReader:
             return None
         token = self._environ.get(line.token_env, "")
         if not token and not line.insecure and not is_loopback(line.host):
-            raise self._error(("line", "host"), _exposed(line.host, line.token_env))
+            raise ConfigError(self._problem(("line", "host"), _exposed(line.host, line.token_env)))
         return SecretStr(token) if token else None
 
     def ticket_secret(self) -> SecretStr | None:
@@ -94,7 +93,7 @@ class SecretsReader:
         value = self._environ.get(name, "")
         if not _TICKET_KEY.fullmatch(value):
             message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
-            raise self._error(("retries", "ticket_key_env"), message)
+            raise ConfigError(self._problem(("retries", "ticket_key_env"), message))
         return SecretStr(value)
 
     def store(self) -> StoreSecrets | None:
@@ -102,21 +101,19 @@ class SecretsReader:
         cluster = self._config.cluster
         if cluster is None:
             return None
-        problems: list[Problem] = []
+        problems, place = list[Problem](), _place(("cluster",), self._places)
         url = cluster.store or self._environ.get(cluster.store_env, "")
         try:
             check_store(url)
         except ValueError as error:
             message = f"is not set, and the environment variable {cluster.store_env} {error}"
-            problems.append(Problem(_place(("cluster",), self._places), ("cluster", "store"), message))
+            problems.append(Problem(place, ("cluster", "store"), message))
         if self._config.retries.ticket_key_env is None:
             message = (
                 "replicas of a cluster need one key for their tickets: name an environment variable here that holds "
                 "64 hexadecimal digits, the same at every replica, as `openssl rand -hex 32` prints them"
             )
-            problems.append(
-                Problem(_place(("cluster",), self._places), ("retries", "ticket_key_env"), message)
-            )
+            problems.append(Problem(place, ("retries", "ticket_key_env"), message))
         if problems:
             raise ConfigError(*problems)
         password = self._environ.get(cluster.password_env, "")
@@ -124,19 +121,16 @@ class SecretsReader:
 
     def trace_headers(self) -> dict[str, SecretStr]:
         """Return the headers for the collector of traces; ConfigError for text that is no list of headers, without repeating it."""
-        value = (
-            self._environ.get(self._config.tracing.headers_env, "")
-            if self._config.tracing is not None
-            else ""
-        )
+        tracing = self._config.tracing
+        if tracing is None:
+            return {}
         headers = {}
-        for item in filter(None, value.split(",")):
+        for item in filter(None, self._environ.get(tracing.headers_env, "").split(",")):
             name, is_pair, text = item.partition("=")
             name, text = name.strip().lower(), unquote(text.strip())
             if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
-                assert self._config.tracing is not None
-                message = f"the environment variable {self._config.tracing.headers_env} must hold name=value,name=value for headers"
-                raise self._error(("tracing", "headers_env"), message)
+                message = f"the environment variable {tracing.headers_env} must hold name=value,name=value for headers"
+                raise ConfigError(self._problem(("tracing", "headers_env"), message))
             headers[name] = SecretStr(text)
         return headers
 
@@ -149,18 +143,19 @@ class SecretsReader:
             path: SettingPath = ("engines", index, "api_key_env")
             value = self._environ.get(engine.api_key_env, "")
             if not value:
-                message = f"the environment variable {engine.api_key_env} is not set"
-                problems.append(Problem(_place(path, self._places), path, message))
+                problems.append(
+                    self._problem(path, f"the environment variable {engine.api_key_env} is not set")
+                )
             elif message := _unfit(engine.api_key_env, value):
-                problems.append(Problem(_place(path, self._places), path, message))
+                problems.append(self._problem(path, message))
             else:
                 keys[engine.name] = SecretStr(value.strip())
         if problems:
             raise ConfigError(*problems)
         return keys
 
-    def _error(self, path: SettingPath, message: str) -> ConfigError:
-        return ConfigError(Problem(_place(path, self._places), path, message))
+    def _problem(self, path: SettingPath, message: str) -> Problem:
+        return Problem(_place(path, self._places), path, message)
 
 
 def _unfit(variable: str, secret: str) -> str:

@@ -22,17 +22,13 @@ def read_document(text: str, source: str) -> Document:
 
     Raises ConfigError with line and column for bad YAML, equal keys, keys that are not text, or no mapping.
     """
-    if len(text) > MAX_BYTES:
-        raise ConfigError(Problem(ValueOrigin(source), (), f"is longer than {MAX_BYTES} characters"))
-    reader = _reader(source)
-    data = reader.read(text)
+    data, places = _read(text, source)
     if data is None:
         return Document({}, {})
     if not isinstance(data, dict):
-        raise ConfigError(
-            Problem(ValueOrigin(source, 1, 1), (), "must be a mapping of settings, such as `engines:`")
-        )
-    return Document(data, reader.places)
+        message = "must be a mapping of settings, such as `engines:`"
+        raise ConfigError(Problem(ValueOrigin(source, 1, 1), (), message))
+    return Document(data, places)
 
 
 def read_engines(text: str, source: str) -> tuple[list[Any], dict[SettingPath, ValueOrigin]]:
@@ -41,19 +37,24 @@ def read_engines(text: str, source: str) -> tuple[list[Any], dict[SettingPath, V
     Raises ConfigError as `read_document` does, and for what is no list or an empty one: an empty file is more often one
     that is being written than the wish to have no engine.
     """
-    if len(text) > MAX_BYTES:
-        raise ConfigError(Problem(ValueOrigin(source), (), f"is longer than {MAX_BYTES} characters"))
-    reader = _reader(source)
-    items = reader.read(text)
+    items, places = _read(text, source)
     if not isinstance(items, list) or not items:
         message = "must be a list of engines with at least one item, such as `- url: http://host:port`"
         raise ConfigError(Problem(ValueOrigin(source, 1, 1), (), message))
-    return items, reader.places
+    return items, places
 
 
 def read_value(text: str, source: str) -> Any:
     """Return the one YAML value written in `text`: a number, true, a word, or `[a, b]`."""
     return _reader(source).read(text)
+
+
+def _read(text: str, source: str) -> tuple[Any, dict[SettingPath, ValueOrigin]]:
+    """Return what a bounded text says, and where each part of it stood."""
+    if len(text) > MAX_BYTES:
+        raise ConfigError(Problem(ValueOrigin(source), (), f"is longer than {MAX_BYTES} characters"))
+    reader = _reader(source)
+    return reader.read(text), reader.places
 
 
 def _reader(source: str) -> "NodeReader":

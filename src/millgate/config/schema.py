@@ -14,11 +14,11 @@ from millgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConf
 from millgate.config.cluster import ClusterConfig
 from millgate.config.doors import CorsConfig, ExtprocConfig, LineConfig
 from millgate.config.lanes import DAY_S, DEFAULT_LANES, HOUR_S, MAX_LANES, LaneConfig
-from millgate.config.limiters import LimitConfig
 from millgate.config.quotas import MAX_QUOTAS, AccountConfig, QuotaConfig
 from millgate.config.sections import (
     DiscoveryConfig,
     LabelsConfig,
+    LimitConfig,
     RecordsConfig,
     RetriesConfig,
     TracingConfig,

@@ -1,10 +1,11 @@
-"""The sections of the configuration with a thought of few lines each: discovery, labels, records, retries, tracing."""
+"""The sections of the configuration with a thought of few lines each: discovery, labels, limits of engines, records, retries, tracing."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from millgate.config.lanes import HOUR_S
+from millgate.config.objectives import TpotObjective
 from millgate.config.values import Count, Duration, FilePath, Name, Number, Section, Url, VariableName
 
 
@@ -42,6 +43,44 @@ class LabelsConfig(Section):
         description="The two engines of a request must have the same one of these labels; where none has room there, the engine that answers reads "
         "the prompt itself. The label must be given. Default: near engines are preferred, and far ones may be used.",
     )
+
+
+class LimitConfig(Section):
+    """How many streams an engine may run at once, below `max_inflight`, which always holds."""
+
+    kind: Literal["fixed", "slo_gradient", "aimd"] | None = Field(
+        default=None,
+        description="`fixed` is `max_inflight`. `slo_gradient` steers the TPOT of answers to just below "
+        "`tpot_slo`, at the quantile that it names, p95 where it names none. `aimd` adds one while all is well, and "
+        "takes a tenth at any sign of overload. It adds its root where no `tpot_slo` is asked for and the engine says that "
+        "nothing waits. Default: `slo_gradient` where a lane has a `tpot_slo`, else `fixed` where "
+        "`max_inflight` is given and `aimd` where it is not.",
+    )
+    start: Count | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Where it begins. Default: where the engine's profile or `prior` says that `tpot_slo` is met; "
+        "`max_inflight` without a `tpot_slo`.",
+    )
+    minimum: Count = Field(default=4, ge=1, le=100_000, description="It never falls below this.")
+    tpot_slo: TpotObjective | None = Field(
+        default=None,
+        description="Time per output token to keep, at its quantile where one is named. Default: the shortest `tpot_slo` of the "
+        "lanes, of equal ones that with the highest quantile.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.start is not None and self.start < self.minimum:
+            raise ValueError(f"`start` ({self.start}) is below `minimum` ({self.minimum})")
+        if self.kind == "fixed" and self._moves():
+            raise ValueError("`kind: fixed` does not move: give it nothing else, the limit is `max_inflight`")
+        return self
+
+    def _moves(self) -> bool:
+        given = self.model_fields_set - {"kind"}
+        return any(getattr(self, name) is not None for name in given)
 
 
 class RecordsConfig(Section):

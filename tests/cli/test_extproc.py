@@ -69,6 +69,14 @@ def test_a_held_request_outlasts_the_longest_deadline(capsys: pytest.CaptureFixt
     assert float(told.removesuffix("s")) > 7200
 
 
+def test_an_engine_has_as_long_to_accept_a_connection_as_the_configuration_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tree = printed(capsys, "--set", "limits.upstream_connect=1500ms")
+
+    assert tree["static_resources"]["clusters"][0]["connect_timeout"] == "1.5s"
+
+
 def test_a_processor_with_tls_is_asked_over_tls(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     tree = printed(capsys, "--set", f"extproc.tls.cert={cert}", "--set", f"extproc.tls.key={key}")

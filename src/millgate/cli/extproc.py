@@ -103,6 +103,7 @@ def envoy_config(
         addresses,
         streams=settings.streams,
         longest_silence_s=longest_s,
+        connect_s=loaded.config.limits.upstream_connect,
         processor_tls=settings.tls is not None,
     )
     print_line(yaml.safe_dump(tree, sort_keys=False, width=120).rstrip("\n"))

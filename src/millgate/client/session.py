@@ -18,6 +18,7 @@ from millgate.client.pacing import Cost, Limits, RequestPacing
 
 _FIRST: Final = 4.0
 _BACK_OFF: Final = 0.5
+_MOST_SAVED: Final = 1000.0
 _LOOK_S: Final = 1.0
 """A waiting call looks this often by itself, for answers that were lost and woke no call."""
 
@@ -114,9 +115,9 @@ class CallRetryBudget:
     `floor` retries are free to begin with, so that a quiet program may retry at all.
     """
 
-    def __init__(self, share: float, floor: float, most: float = 1000.0) -> None:
+    def __init__(self, share: float, floor: float) -> None:
         self._share = share
-        self._most = max(floor, most)
+        self._most = max(floor, _MOST_SAVED)
         self._saved = floor
 
     def deposit(self) -> None:

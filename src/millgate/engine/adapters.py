@@ -33,10 +33,6 @@ class AdapterSlots:
         self._adapters: dict[int, str] = {}
         self._waiting: dict[int, str] = {}
 
-    def emptied(self) -> "AdapterSlots":
-        """Return places of the same kind with nothing in them, as after a restart."""
-        return AdapterSlots(self.max_loras, self._load_s)
-
     @property
     def running(self) -> tuple[str, ...]:
         """The adapters that requests use, by name."""

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog, places
 from millgate.runtime.adapters import Adapters
-from millgate.runtime.driver import Core, StepObserver
+from millgate.runtime.driver import Core
 from millgate.runtime.gauges import Gauges
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -45,7 +45,6 @@ async def serve(
     governor: Core,
     settings: GatewaySettings,
     *,
-    observers: Sequence[StepObserver] = (),
     on_ready: Callable[[Gateway], None] | None = None,
     fetch: Fetch | None = None,
     sizes: EngineSizes | None = None,
@@ -61,7 +60,7 @@ async def serve(
     """
     log = ProcessLog() if place is None else ProcessLog(worker=place.number)
     notifier = notifier or Notifier()
-    gateway = Gateway(governor, settings, observers=observers, store=store, place=place)
+    gateway = Gateway(governor, settings, store=store, place=place)
     gateway.lines_dropped = lambda: log.dropped
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
     notices = Notices(log, asyncio.get_running_loop().time)

@@ -86,7 +86,7 @@ def bootstrap(
     *,
     streams: int,
     longest_silence_s: float,
-    connect_s: float = 5.0,
+    connect_s: float,
     processor_tls: bool = False,
 ) -> Tree:
     """Return a whole bootstrap for `streams` requests at once, which may be silent for `longest_silence_s` each.

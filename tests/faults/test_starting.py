@@ -78,7 +78,10 @@ def test_a_reload_that_is_asked_for_while_workers_start_comes_to_each_of_them(tm
 
 def _may_make_a_container() -> bool:
     unshare = shutil.which("unshare")
-    return unshare is not None and subprocess.run([unshare, "-pf", "true"], capture_output=True).returncode == 0
+    return (
+        unshare is not None
+        and subprocess.run([unshare, "-pf", "true"], capture_output=True, check=False).returncode == 0
+    )
 
 
 @pytest.mark.skipif(not _may_make_a_container(), reason="this user may make no PID namespace")
@@ -91,7 +94,9 @@ def test_a_stop_ends_the_first_process_of_a_container_also_while_it_starts(tmp_p
         children = Path(f"/proc/{outside.pid}/task/{outside.pid}/children")
         until(lambda: children.read_text(encoding="ascii"), START_WITHIN_S)
         first = int(children.read_text(encoding="ascii"))
-        until(lambda: _blocks(first, signal.SIGHUP), START_WITHIN_S)  # of what starts, the last step before the slow module
+        until(
+            lambda: _blocks(first, signal.SIGHUP), START_WITHIN_S
+        )  # of what starts, the last step before the slow module
         began = time.monotonic()
         os.kill(first, signal.SIGTERM)
         assert outside.wait(PATIENCE_S) == 128 + signal.SIGTERM

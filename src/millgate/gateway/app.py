@@ -63,8 +63,7 @@ class Gateway:
         self.driver.observers.extend(observers)
         self.draining = False
         self._clock = MonotonicClock()
-        self.reloads = 0
-        self.failed_reloads = 0
+        self.reloads = self.failed_reloads = 0
         self.reload_success = True
         self.lines_dropped: Callable[[], int] = lambda: 0
         self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)

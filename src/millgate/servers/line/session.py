@@ -70,8 +70,7 @@ class Session:
         self._intake = LineIntake(limits, lines, most_bytes)
         self._jobs = Jobs(limits, uploads, next_mark)
         self._heard_at = now
-        self._draining = False
-        self.over = False
+        self._draining = self.over = False
         self.bytes_in = 0
 
     # ---- what is asked of it
@@ -126,9 +125,7 @@ class Session:
 
     def tick(self, now: float) -> Iterator[Wish]:
         """Do what is due: keep jobs alive, give up uploads that stall, end a connection that says nothing."""
-        for job in tuple(self._jobs.named.values()):
-            if job.due > now:
-                continue
+        for job in [each for each in self._jobs.named.values() if each.due <= now]:
             if job.state is JobState.ASKED:
                 job.due = now + self._limits.keep_alive_s
                 yield SendBytes(replies.taken(job.to, self._core()))
@@ -205,7 +202,7 @@ class Session:
             yield from self._take_manifest(frame, frame.manifest, now)
         else:
             assert frame.chunk is not None
-            yield from self._take_chunk(frame, frame.chunk, now)
+            yield self._take_chunk(frame, frame.chunk, now)
 
     def _complain(self, complaint: Complaint) -> Iterator[Wish]:
         """Say what is wrong with a line; before the token that is the end."""
@@ -230,26 +227,22 @@ class Session:
             yield from self._jobs.begin(_to(frame), manifest, now)
             yield SendBytes(replies.taken(_to(frame), self._core()))
 
-    def _take_chunk(self, frame: LineRequest, chunk: LineChunk, now: float) -> Iterator[Wish]:
+    def _take_chunk(self, frame: LineRequest, chunk: LineChunk, now: float) -> Wish:
         job = self._jobs.named.get(frame.job)
         if job is None:
-            yield self._need_more(frame, Need.MANIFEST_MISSING)
-            return
+            return self._need_more(frame, Need.MANIFEST_MISSING)
         if job.state is JobState.ASKED:
-            yield self._while_asked(job, frame, chunk)
-            return
+            return self._while_asked(job, frame, chunk)
         trouble = job.upload.take(chunk)
         if trouble is not None and trouble is not Need.SERVER_BUSY:
-            yield self._need_more(frame, trouble)
-            return
+            return self._need_more(frame, trouble)
         job.to = _to(frame)
         if trouble is not None:
-            yield self._without_room(job, now)
-        elif not job.upload.whole:
-            job.progressed(self._limits, now)
-            yield SendBytes(replies.taken(job.to, self._core()))
-        else:
-            yield self._jobs.ask(job, now)
+            return self._without_room(job, now)
+        if job.upload.whole:
+            return self._jobs.ask(job, now)
+        job.progressed(self._limits, now)
+        return SendBytes(replies.taken(job.to, self._core()))
 
     def _without_room(self, job: LineJob, now: float) -> Wish:
         """Have a job wait for room, but not for good: what others hold may never come free, and it holds a part of the room itself."""

@@ -33,7 +33,7 @@ from millgate.dialects.contract import (
     in_one_line,
 )
 from millgate.dialects.conversations import read_messages
-from millgate.dialects.media import measure
+from millgate.dialects.media import measured
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
@@ -69,18 +69,15 @@ _PING: Final = (b"event: ping", b"event:ping")
 
 def _read_messages(body: bytes) -> RequestFacts:
     request, reserved = decode(REQUEST, body)
-    media_tokens, text_bytes, shape = measure(body, bytes(request.tools))
-    return RequestFacts(
+    facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
         request.max_tokens,
         1,
         include_usage=True,
-        fixed_tokens=media_tokens,
-        text_bytes=text_bytes,
-        shape=shape,
         reserved=reserved,
     )
+    return measured(facts, body, bytes(request.tools))
 
 
 def _usage(usage: MessagesCounts | None) -> Usage | None:

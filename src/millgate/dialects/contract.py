@@ -38,13 +38,13 @@ class RequestFacts(NamedTuple):
     answers: int
     include_usage: bool | None
     min_tokens: int = 0
-    fixed_tokens: int = 0
-    text_bytes: int | None = None
-    shape: PromptShape | None = None
     may_retry: bool = True
     previous_id: str = ""
     marks: PrefixMarks | None = None
     reserved: str = ""
+    fixed_tokens: int = 0
+    text_bytes: int | None = None
+    shape: PromptShape | None = None
 
 
 class Usage(NamedTuple):

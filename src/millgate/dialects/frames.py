@@ -35,7 +35,7 @@ class Frames:
         self._most_bytes = most_bytes
 
     def find(self, body: bytes) -> tuple[Any, ...] | None:
-        """Return what a body says (as RequestFacts do) but for its media, None unless its frame is known and its array is one.
+        """Return what a body says (as RequestFacts do, but for what is measured), None unless its frame is known and its array is one.
 
         Whether its strings are UTF-8 is not looked at.
         """

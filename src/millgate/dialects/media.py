@@ -5,16 +5,20 @@ A megabyte of base64 would be sized as 250,000 prompt tokens where the engine se
 
 import re
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from millgate.core.events import PromptShape
-from millgate.dialects.contract import BadInputError
+from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.prompt_shape import shape_of
 
 MEDIA_TOKENS: Final = 800
 """One part that is no text. OpenAI charges 765 tokens for a 1024 x 1024 image in high detail. Anthropic
 charges width x height / 750 and at most about 1,600, and Qwen2-VL one token for 28 x 28 pixels (1,300 for a megapixel)."""
 
+UNMEASURED: Final = RequestFacts._fields.index("fixed_tokens")
+"""So many facts are said by the fields of a body; `measure` says the others."""
+_FACTS: Final = RequestFacts
+_new: Final = tuple.__new__
 MOST_TYPED: Final = 65_536
 """Parts with a type in one body, of whatever kind; there are no more messages either."""
 _BYTES_PER_TOKEN: Final = 4
@@ -52,6 +56,11 @@ def measure(body: bytes, tools: bytes = b"") -> tuple[int, int | None, PromptSha
     if text is body:
         return MEDIA_TOKENS * _parts(body, first), None, shape_of(body, tools)
     return MEDIA_TOKENS * _parts(text, 0), len(text), shape_of(text, tools)
+
+
+def measured(facts: tuple[Any, ...], body: bytes, tools: bytes = b"") -> RequestFacts:
+    """Return these facts with what this body is made of; their own `_replace`, interpreted, takes eight times as long."""
+    return _new(_FACTS, facts[:UNMEASURED] + measure(body, tools))
 
 
 def content_bytes(part: bytes) -> int:

@@ -23,7 +23,7 @@ from millgate.dialects.bodies import (
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from millgate.dialects.duplicates import FieldGuard
-from millgate.dialects.media import MEDIA_TOKENS, measure
+from millgate.dialects.media import MEDIA_TOKENS, measured
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.openai_bodies import (
     COHERE_EMBEDDING,
@@ -112,18 +112,15 @@ def _read_score(body: bytes) -> RequestFacts:
 
 
 def _facts(model: str | None, inputs: int, body: bytes, reserved: str) -> RequestFacts:
-    media_tokens, text_bytes, shape = measure(body)
-    return RequestFacts(
+    facts = RequestFacts(
         named_model(model),
         stream=False,
         max_tokens=0,
         answers=max(1, inputs),
         include_usage=True,
-        fixed_tokens=media_tokens,
-        text_bytes=text_bytes,
-        shape=shape,
         reserved=reserved,
     )
+    return measured(facts, body)
 
 
 class Pooling(OpenAI):

@@ -23,7 +23,7 @@ from millgate.dialects.contract import (
 )
 from millgate.dialects.conversations import read_responses
 from millgate.dialects.duplicates import FIELDS, FieldGuard
-from millgate.dialects.media import measure
+from millgate.dialects.media import measured
 from millgate.dialects.openai import OpenAI, status_of_error
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.responses_bodies import (
@@ -67,20 +67,17 @@ def _read_response(body: bytes) -> RequestFacts:
         raise BadInputError(_NO_BACKGROUND, "background")
     if request.previous_response_id and request.conversation is not None:
         raise BadInputError("conversation: it cannot stand beside previous_response_id", "conversation")
-    media_tokens, text_bytes, shape = measure(body, bytes(request.tools))
-    return RequestFacts(
+    facts = RequestFacts(
         named_model(request.model),
         request.stream is True,
         bound_of(request.max_output_tokens, request.n_predict),
         answers=most_of(request.n, request.n_cmpl),
         include_usage=True,
-        fixed_tokens=media_tokens,
-        text_bytes=text_bytes,
-        shape=shape,
         may_retry=request.store is False,
         previous_id=request.previous_response_id or _id_of(request.conversation),
         reserved=reserved,
     )
+    return measured(facts, body, bytes(request.tools))
 
 
 def _id_of(conversation: str | Conversation | None) -> str:

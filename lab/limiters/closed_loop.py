@@ -96,7 +96,6 @@ class LimiterLoop:
     ) -> None:
         self.loop = Loop()
         self.trace = Trace()
-        self.limit = limit
         self.gate = EngineGate(limit)
         self.signal = Signal(0.0, profile.prior(), share)
         self.engine = BatchedStation(profile.name, self.loop, self, profile.step_model(), profile.limits())
@@ -188,9 +187,9 @@ class LimiterLoop:
         if reading is not None:
             self.loop.at(now + self._delay_s, self._observe, reading, WATCHES)
         made = self.station.totals().output_tokens
-        self.trace.moments.append(Moment(now, self.limit.current(), self.gate.streams, made))
+        self.trace.moments.append(Moment(now, self.gate.stream_limit, self.gate.streams, made))
         self.loop.at(now + TICK_S, self._tick, None, WATCHES)
 
     def _observe(self, reading: LimitReading) -> None:
-        self.limit.observe(reading)
+        self.gate.learns(reading)
         self._admit()

@@ -458,7 +458,7 @@ def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:
             tokens = min(tokens, engine.gate.kv_limit)
     service = engine.service
     patience = _ANSWER_PATIENCE if service.answers >= FEW_ANSWERS else _STRANGERS_PATIENCE
-    return patience * (ttft_s + tokens * service.tpot_s(engine.gate.limit.current()))
+    return patience * (ttft_s + tokens * service.tpot_s(engine.gate.stream_limit))
 
 
 def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: float) -> Admit:

@@ -306,7 +306,7 @@ def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -
     remaining = max(1, attempt.request.kv_tokens - attempt.request.prompt_tokens - permit.output_seen)
     remaining = -(-remaining // permit.answers)
     prefill_s = permit.expected_ttft_s if permit.first_token_at is None else 0.0
-    rest_s = prefill_s + remaining * engine.service.tpot_s(engine.gate.limit.current())
+    rest_s = prefill_s + remaining * engine.service.tpot_s(engine.gate.stream_limit)
     # How far it is with an answer that is not streamed is never seen: it has been at it since it was sent.
     return rest_s if streamed else max(engine.hangups.lag.mean, permit.sent_at + rest_s - now)
 

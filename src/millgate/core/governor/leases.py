@@ -43,7 +43,7 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
     lines = {line.pool: line for line in granted.lines}
     for pool in knowledge.engines.routes.pools:
         up = [engine.gate for engine in pool.engines if engine.up]
-        elsewhere = sum([max(0, gate.limit.current() - gate.current()) for gate in up], 0)
+        elsewhere = sum([max(0, gate.stream_limit - gate.current()) for gate in up], 0)
         pool.shared_with(lines.get(pool.name), elsewhere, now)
     quotas = {quota.quota: quota for quota in granted.quotas}
     knowledge.allowances.ledger.leased(quotas, granted.replicas, now)
@@ -176,7 +176,7 @@ def _meters(engine: Engine, line: _Line) -> Iterator[_Meter]:
     gate, permits, streams = engine.gate, len(engine.permits), max(1, engine.gate.streams)
     each = gate.streams / permits if permits else 1.0
     least = max([gate.streams_of(head.arrival) for head in line.heads], default=1)
-    yield _Meter("streams", gate.limit.current(), gate.streams, ceil(line.permits * each), max(1, least), 1.0)
+    yield _Meter("streams", gate.stream_limit, gate.streams, ceil(line.permits * each), max(1, least), 1.0)
     if gate.kv_limit is not None:
         usual = gate.kv_tokens / permits if permits else engine.work_prompt.mean + engine.work_output.mean
         least = max([head.kv_tokens for head in line.heads], default=0)

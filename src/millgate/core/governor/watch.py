@@ -27,7 +27,7 @@ def move_limit(engine: Engine, now: float) -> int:
         return 0
     if _prompts_pay(engine, signal, reading, now):
         reading = reading._replace(tpot_s=None)
-    engine.gate.limit.observe(reading)
+    engine.gate.learns(reading)
     return engine.limit - before
 
 

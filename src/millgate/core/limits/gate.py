@@ -94,8 +94,8 @@ class _Share:
 class EngineGate:
     """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off.
 
-    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `most_streams` is what the limit
-    can ever be, None where it may be anything.
+    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `stream_limit` is the limit in force,
+    `most_streams` what it can ever be, None where it may be anything.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class EngineGate:
         prefill_limit: int | None = None,
         most_streams: int | None = None,
     ) -> None:
-        self.limit, self.most_streams = limit, most_streams
+        self.limit, self.stream_limit, self.most_streams = limit, limit.current(), most_streams
         self.kv_limit, self.prefill_limit = kv_limit, prefill_limit
         self.streams = self.kv_tokens = self.prefill_tokens = self.unread_tokens = 0
         self.share: EngineShare | None = None
@@ -113,8 +113,12 @@ class EngineGate:
 
     def current(self) -> int:
         """Return how many streams may run now: the limit, and no more than the share."""
-        limit = self.limit.current()
-        return limit if self.share is None else min(limit, self.share.streams)
+        return self.stream_limit if self.share is None else min(self.stream_limit, self.share.streams)
+
+    def learns(self, reading: LimitReading) -> None:
+        """Let the limit learn from one window."""
+        self.limit.observe(reading)
+        self.stream_limit = self.limit.current()
 
     def leased(self, share: EngineShare | None) -> None:
         """Count against this share from now on, None for the whole; a lower one only blocks admissions."""
@@ -126,6 +130,7 @@ class EngineGate:
             self.limit = fresh.limit
         else:
             self.limit.adopt(most_streams)
+        self.stream_limit = self.limit.current()
         self.kv_limit, self.prefill_limit = fresh.kv_limit, fresh.prefill_limit
         self.most_streams = fresh.most_streams
 
@@ -160,7 +165,7 @@ class EngineGate:
 
     def has_room(self, kv_tokens: int, prefill_tokens: int, streams: int = 1) -> bool:
         """Return whether a permit of this size, clipped, would be given now: an empty meter takes any that fits."""
-        if self.streams and self.streams + streams > self.limit.current():
+        if self.streams and self.streams + streams > self.stream_limit:
             return False
         if self.share is not None and not self._is_within(self.share, kv_tokens, prefill_tokens, streams):
             return False
@@ -173,7 +178,7 @@ class EngineGate:
 
     def _is_within(self, share: EngineShare, kv_tokens: int, prefill_tokens: int, streams: int) -> bool:
         """Return whether the share has room too; an empty meter takes no more than it, but where it is the whole limit."""
-        is_alone = not self.streams and share.streams >= self.limit.current()
+        is_alone = not self.streams and share.streams >= self.stream_limit
         if not is_alone and self.streams + streams > share.streams:
             return False
         kv_tokens, prefill_tokens = self.clip(kv_tokens, prefill_tokens)

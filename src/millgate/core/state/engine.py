@@ -293,7 +293,7 @@ class Engine:
         By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams do
         one second of work a second. Else by the engine's own time as learned, and what comes beside reading where nothing is written.
         """
-        prior, streams = self.settings.prior, float(self.gate.limit.current())
+        prior, streams = self.settings.prior, float(self.gate.stream_limit)
         if not self._has_profile:
             streams = self.drain.full_streams
             beside_s = 0.0 if output_tokens else self.service.ttft_s(0)

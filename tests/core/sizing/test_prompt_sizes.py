@@ -57,9 +57,10 @@ def test_tokens_that_come_from_no_text_are_added_and_not_learned_as_text() -> No
 
 def test_the_error_of_the_estimates_shows_before_and_after_learning() -> None:
     sizes = PromptSizes()
-    sizes.learn("m", 4_000, 2_000)
+    sizes.erred(sizes.tokens("m", 4_000), 2_000)
     assert sizes.error().bias == pytest.approx(1.0)
     for _ in range(1_000):
         sizes.learn("m", 4_000, 2_000)
+        sizes.erred(sizes.tokens("m", 4_000), 2_000)
     assert sizes.error().bias == pytest.approx(0.0, abs=0.02)
     assert sizes.error().p90 < 0.05

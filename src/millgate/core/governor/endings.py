@@ -80,6 +80,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         legs.fetched(engines, attempt, attempt.reading, now, is_seen=False)
     if event.prompt_tokens:
         asked = request.arrival
+        knowledge.prompt_sizes.erred(request.prompt_tokens, event.prompt_tokens)
         knowledge.prompt_sizes.learn(
             asked.model, asked.prompt_bytes, event.prompt_tokens, asked.fixed_tokens, asked.prompt_shape
         )

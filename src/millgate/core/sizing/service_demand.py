@@ -15,7 +15,7 @@ the attention terms are small against what queueing adds). Both lines start at t
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import sqrt
 from typing import Final
 
@@ -66,7 +66,9 @@ class _Terms:
         )
 
     def add(self, part: float, other: "_Terms") -> None:
-        """Add so many times the other."""
+        """Add so many times the other; texts without tools, or in English alone, teach nothing of those terms."""
+        if part == 0.0:
+            return
         self.own += part * other.own
         self.messages += part * other.messages
         self.tools += part * other.tools
@@ -161,19 +163,31 @@ def _faded(variance: float, prior: float) -> float:
     return min(max(prior, variance), variance + _FADE * prior) - variance
 
 
+# Bytes a token before anything is known: the common rule of thumb for English text.
+PRIOR_BYTES_PER_TOKEN: Final = 4.0
+# The prior counts as this many tokens: more than a first greeting has, less than a first real prompt.
+_PRIOR_TOKENS: Final = 200.0
+
+
 class PromptLine:
     """The coefficients of one model, 1 kB, and what is in doubt of them: recursive least squares (Plackett, 1950).
 
     What is off is taken to be a tenth of the prompt, so that short prompts teach as much as long ones, and a prompt that is off
     by more than three of that teaches no more than one that is off by three (Huber, 1964). What is known of each coefficient
-    fades slowly, never beyond the prior's doubt.
+    fades slowly, never beyond the prior's doubt. Of arrivals without a shape the ratio of bytes to tokens is all that is known.
     """
 
-    __slots__ = ("_covariance", "_weights")
+    __slots__ = ("_bytes", "_covariance", "_tokens", "_weights")
 
     def __init__(self) -> None:
         self._weights = _terms_of([*_PRIOR])
         self._covariance = _Covariance()
+        self._bytes, self._tokens = _PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS
+
+    @property
+    def bytes_per_token(self) -> float:
+        """The ratio of text to its tokens."""
+        return self._bytes / self._tokens
 
     def tokens(self, shape: PromptShape, fixed_tokens: int) -> int:
         """Return the estimated prompt tokens, at least one in 1,024 bytes."""
@@ -182,8 +196,20 @@ class PromptLine:
         least = (size_bytes >> _LEAST_TOKENS_SHIFT) + 1
         return max(least, int(self._weights.dot(_terms(shape, fixed_tokens)) + 0.5))
 
+    def learn_ratio(self, text_bytes: int, text_tokens: int) -> None:
+        """Learn from one answer's usage how many bytes a token has.
+
+        Half is forgotten after so many usual prompts: a change of traffic shows soon, and pings by the hundred, each with more
+        template than text, change nothing for the prompts of others.
+        """
+        if self._tokens > MEMORY * USUAL_PROMPT_TOKENS:
+            self._bytes *= 0.5
+            self._tokens *= 0.5
+        self._bytes += text_bytes
+        self._tokens += text_tokens
+
     def learn(self, shape: PromptShape, fixed_tokens: int, prompt_tokens: int) -> None:
-        """Learn from one answer's usage."""
+        """Learn from one answer's usage what each kind of character has."""
         terms = _terms(shape, fixed_tokens)
         share = ALIKE * prompt_tokens
         doubts = self._covariance.times(terms)
@@ -209,20 +235,15 @@ def _terms(shape: PromptShape, fixed_tokens: int) -> _Terms:
     )
 
 
-# Bytes a token before anything is known: the common rule of thumb for English text.
-PRIOR_BYTES_PER_TOKEN: Final = 4.0
-# The prior counts as this many tokens: more than a first greeting has, less than a first real prompt.
-_PRIOR_TOKENS: Final = 200.0
 _UNTAUGHT: Final = PromptLine()
 
 
 class PromptSizes:
     """How many tokens a prompt has, by its model; beyond a bound new models share one estimate."""
 
-    __slots__ = ("_error", "_lines", "_sums")
+    __slots__ = ("_error", "_lines")
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
         self._lines: dict[str, PromptLine] = {}
         self._error = EstimateError()
 
@@ -230,12 +251,10 @@ class PromptSizes:
         self, model: str, prompt_bytes: int, fixed_tokens: int = 0, shape: PromptShape | None = None
     ) -> int:
         """Return the estimated prompt tokens, at least 1; `prompt_bytes` is text, `fixed_tokens` are beside it."""
+        line = self._lines.get(model) or self._lines.get("") or _UNTAUGHT
         if shape is not None:
-            line = self._lines.get(model) or self._lines.get("") or _UNTAUGHT
             return line.tokens(shape, fixed_tokens)
-        sums = self._sums.get(model) or self._sums.get("")
-        ratio = sums[0] / sums[1] if sums else PRIOR_BYTES_PER_TOKEN
-        return fixed_tokens + round(prompt_bytes / ratio) or 1
+        return fixed_tokens + round(prompt_bytes / line.bytes_per_token) or 1
 
     def learn(
         self,
@@ -248,40 +267,24 @@ class PromptSizes:
         """Learn from one answer's usage; `prompt_tokens` is the whole, `fixed_tokens` as they were estimated."""
         if prompt_tokens <= 0 or prompt_bytes <= 0:
             return
-        self._error.add(self.tokens(model, prompt_bytes, fixed_tokens, shape), prompt_tokens)
-        self._learn_ratio(model, prompt_bytes, prompt_tokens - fixed_tokens)
+        name = "" if model not in self._lines and len(self._lines) >= MOST_NAMES else model
+        line = self._lines.get(name) or self._lines.setdefault(name, PromptLine())
+        if prompt_tokens > fixed_tokens:
+            line.learn_ratio(prompt_bytes, prompt_tokens - fixed_tokens)
         if shape is not None:
-            name = _bounded(model, self._lines)
-            line = self._lines.get(name)
-            if line is None:
-                line = self._lines[name] = PromptLine()
             line.learn(shape, fixed_tokens, prompt_tokens)
+
+    def erred(self, expected_tokens: int, prompt_tokens: int) -> None:
+        """Compare what was estimated of one prompt when its request came with what it was."""
+        self._error.add(expected_tokens, prompt_tokens)
 
     def ratios(self) -> Iterator[tuple[str, float]]:
         """Yield every known model with its bytes per token."""
-        return ((model, sums[0] / sums[1]) for model, sums in self._sums.items())
+        return ((model, line.bytes_per_token) for model, line in self._lines.items())
 
     def error(self) -> ErrorReading:
         """Return how wrong the estimates have been, lately and over all models."""
         return self._error.read()
-
-    def _learn_ratio(self, model: str, prompt_bytes: int, text_tokens: int) -> None:
-        if text_tokens <= 0:
-            return
-        name = _bounded(model, self._sums)
-        sums = self._sums.setdefault(name, [_PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS])
-        # Half is forgotten after so many usual prompts: a change of traffic shows soon, and pings by the hundred, each with more
-        # template than text, change nothing for the prompts of others.
-        if sums[1] > MEMORY * USUAL_PROMPT_TOKENS:
-            sums[0] *= 0.5
-            sums[1] *= 0.5
-        sums[0] += prompt_bytes
-        sums[1] += text_tokens
-
-
-def _bounded(model: str, known: Mapping[str, object]) -> str:
-    """Return the name under which this model is known or may become so."""
-    return "" if model not in known and len(known) >= MOST_NAMES else model
 
 
 # One stalled prompt is no more than twice as late as foreseen here, or no request would be admitted for a long time.

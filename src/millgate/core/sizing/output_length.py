@@ -7,7 +7,7 @@ rest. The tenant has a level of its own because setting `max_tokens` exactly is 
 """
 
 from collections.abc import Iterable, Iterator
-from math import exp, log, sqrt
+from math import exp, log
 from typing import Final, Self
 
 from millgate.core.measure import ALIKE, ENOUGH, MEMORY, PRIOR_OUTCOMES, Ewma, Sketch
@@ -91,28 +91,22 @@ _SLOPE_ANSWERS: Final = 1000.0
 
 
 class Centre:
-    """Where the prompts of one key lie: mean and variance of their logarithms, and how far from it the line is followed.
+    """Where the prompts of one key lie: mean and variance of their logarithms; of a tenant the mean logarithm of its answers as well."""
 
-    Of a tenant the mean logarithm of its answers as well.
-    """
-
-    __slots__ = ("_prompt", "_said", "farthest", "usual", "variance")
+    __slots__ = ("_said", "prompts")
 
     def __init__(self) -> None:
-        self._prompt = Ewma(0.0, prior_samples=0.0)
+        self.prompts = Ewma(0.0, prior_samples=0.0)
         self._said = Ewma(0.0, prior_samples=0.0)
-        self.usual = self.variance = self.farthest = 0.0
 
     def add(self, prompt: float, said: float, trend: "PromptTrend | None" = None) -> None:
         """Count one answer; a tenant's teaches `trend` how it lies to those before. Both are logarithms."""
         if trend is not None:
-            before = self._prompt.samples
+            before = self.prompts.samples
             if before:
-                trend.learn(prompt - self.usual, said - self._said.mean, before / (before + 1.0))
+                trend.learn(prompt - self.prompts.mean, said - self._said.mean, before / (before + 1.0))
             self._said.add(said)
-        self._prompt.add(prompt)
-        self.usual, self.variance = self._prompt.mean, self._prompt.variance
-        self.farthest = _DEVIATIONS * sqrt(self.variance)
+        self.prompts.add(prompt)
 
 
 class PromptTrend:
@@ -146,8 +140,12 @@ class PromptTrend:
         slope = self.slope
         if slope == 0.0:
             return 0.0
-        off = min(max(-centre.farthest, prompt - centre.usual), centre.farthest)
-        return slope * (off - 0.5 * slope * centre.variance)
+        prompts = centre.prompts
+        farthest = (
+            _DEVIATIONS * prompts.deviation
+        )  # from where most prompts lie; no farther is the line followed
+        off = min(max(-farthest, prompt - prompts.mean), farthest)
+        return slope * (off - 0.5 * slope * prompts.variance)
 
     def _beyond_chance(self) -> float:
         xx, xy = self._xx, self._xy

@@ -3,7 +3,6 @@
 import asyncio
 import ssl as tls
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, Final, cast
 
 from millgate.core.words import FailureKind, Sent
@@ -20,12 +19,6 @@ _WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
 _LONG_BYTES: Final = 1024 * 1024
 """A body beyond this follows its head in a write of its own: to join them would copy 32 MB in 20 ms."""
 _DEFAULT_PORTS: Final = {False: 80, True: 443}
-
-
-@lru_cache(maxsize=1024)
-def _check_target(target: bytes) -> None:
-    if not target or any(byte <= 0x20 or byte == 0x7F for byte in target):
-        raise ValueError("a request target with a space or a control character in it cannot be sent")
 
 
 def _soon(callback: Callable[..., Any]) -> object:
@@ -56,6 +49,7 @@ class UpstreamPool:
         self._server_name = server_name
         # Without the field any coding would be right (RFC 9110 section 12.5.3), and what is compressed cannot be judged.
         self._head_tail = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % self._authority()
+        self._target = b""  # the last one that was sent, which need not be checked again
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
         self._connecting: dict[UpstreamCall, tuple[Connecting, UpstreamConnection]] = {}
@@ -146,7 +140,10 @@ class UpstreamPool:
         is_long: bool,
     ) -> bytes:
         """Return what is sent first: head and body, or the head alone before a long body."""
-        _check_target(target)
+        if target != self._target:
+            if not target or any(byte <= 0x20 or byte == 0x7F for byte in target):
+                raise ValueError("a request target with a space or a control character in it cannot be sent")
+            self._target = target
         lines = headers if isinstance(headers, bytes) else _WRITER.write(headers)
         if body or method in _WITH_BODY:
             return b"%b %b%b%bcontent-length: %d\r\n\r\n%b" % (

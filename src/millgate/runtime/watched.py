@@ -9,7 +9,7 @@ from functools import partial
 
 from millgate.core.events import EngineDown, EngineUp
 from millgate.core.words import FailureKind
-from millgate.http1.client import AnswerHead, Call, Receiver, Upstream, UpstreamPool
+from millgate.http1.client import AnswerHead, Call, Ear, Receiver, Upstream, UpstreamPool
 from millgate.http1.client.connection import COMPLAINING, FAULTY
 from millgate.runtime.clock import Clock
 from millgate.runtime.driver import Driver
@@ -20,8 +20,8 @@ _NO_ROOM = (503, 529)
 _SHUT = "requests failed and its breaker is open: single requests try it"
 
 
-class HealthCheck:
-    """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the `Ear` of its pool.
+class HealthCheck(Ear):
+    """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the ear of its pool.
 
     `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other
     engine takes work; `unseen` is why the engine is down from the start, empty where it is not. Use: `listen` to the pool that the doors get, `start`, `stop`.

@@ -10,7 +10,7 @@ import asyncio
 import math
 import socket
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.answer import ProtocolViolationError
@@ -26,8 +26,8 @@ COMPLAINING: Final = 400
 """From this status on it is no good answer: an API server says that a request is wrong though its model is dead."""
 
 
-class ConnectionShelf(Protocol):
-    """The pool, as its calls and connections see it."""
+class ConnectionShelf:
+    """The pool, as its calls and connections see it. Compiled, a class is asked twice as fast as a protocol."""
 
     settings: UpstreamSettings
     outbox: Outbox

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.connecting import Connecting
-from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
+from millgate.http1.client.connection import ConnectionShelf, UpstreamCall, UpstreamConnection
 from millgate.http1.client.contract import AnswerHead, Ear, Receiver
 from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
@@ -25,7 +25,7 @@ def _soon(callback: Callable[..., Any]) -> object:
     return asyncio.get_running_loop().call_soon(callback)
 
 
-class UpstreamPool:
+class UpstreamPool(ConnectionShelf):
     """Implements `Upstream` for `host:port`; build it anywhere, use it on one running loop.
 
     Kept connections are taken last in, first out, so that a quiet pool shrinks. Names are resolved while

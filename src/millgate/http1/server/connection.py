@@ -13,7 +13,7 @@ from millgate.http1.server.backlog import Backlog
 from millgate.http1.server.budget import Share
 from millgate.http1.server.contract import Application, RefusedRequest, RequestHead
 from millgate.http1.server.deadlines import ConnectionDeadlines, TimeoutVerdict
-from millgate.http1.server.exchange import HttpExchange
+from millgate.http1.server.exchange import ExchangeConnection, HttpExchange
 from millgate.http1.server.framing import UnacceptableError
 from millgate.http1.server.intake import IDLE, Intake
 from millgate.http1.server.limits import ServerLimits
@@ -65,7 +65,7 @@ class ConnectionOwner(Protocol):
 
 
 # Transports call it by its methods; a compiled class that inherits from an interpreted one loses its fixed fields.
-class Connection:
+class Connection(ExchangeConnection):
     """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
 
     def __init__(self, server: ConnectionOwner) -> None:

@@ -1,7 +1,7 @@
 """One request's answer: the only object of the server that an application holds on to."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from millgate.http1.server.contract import Headers, RefusedRequest, RequestHead
 from millgate.http1.server.intake import Intake
@@ -23,8 +23,8 @@ def _misused() -> RuntimeError:
     return RuntimeError("an answer is respond once, or start, write, and finish or abort")
 
 
-class ExchangeConnection(Protocol):
-    """The connection, as its exchange sees it."""
+class ExchangeConnection:
+    """The connection, as its exchange sees it. Compiled, a class is asked twice as fast as a protocol."""
 
     heads: ResponseHeads
     soon: Callable[[Callable[..., Any]], object]
@@ -32,6 +32,7 @@ class ExchangeConnection(Protocol):
 
     def closing_after(self, exchange: "HttpExchange") -> bool:
         """Tell whether this exchange's answer is the connection's last."""
+        raise NotImplementedError
 
     def answered(self, exchange: "HttpExchange", close: bool) -> None:
         """Go on after a whole answer, or close."""

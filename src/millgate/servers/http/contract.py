@@ -114,8 +114,8 @@ class AnswerOwner(Protocol):
         """Take back what we added to the request if that is what this 400 complains of; True if sent again."""
 
 
-class HttpDesk(Protocol):
-    """What attempts and other requests ask of their door."""
+class HttpDesk:
+    """What attempts and other requests ask of their door. Compiled, a class is asked twice as fast as a protocol."""
 
     driver: Driver
     engines: Mapping[str, EngineRoute]
@@ -140,6 +140,7 @@ class HttpDesk(Protocol):
 
     def route(self, decision: Admit, lane: str | None) -> EngineRoute:
         """Return how to reach the engine of an attempt that named this lane, or none."""
+        raise NotImplementedError
 
     def accept(
         self,
@@ -157,9 +158,11 @@ class HttpDesk(Protocol):
 
     def first_event_by(self, decided: float) -> float:
         """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
+        raise NotImplementedError
 
     def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
         """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
+        raise NotImplementedError
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer of this engine that should say its tokens and says nothing usable."""

@@ -21,7 +21,7 @@ from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_lice
 from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
-from millgate.servers.http.contract import AttemptMaker, DoorSettings, Ongoing
+from millgate.servers.http.contract import AttemptMaker, DoorSettings, HttpDesk, Ongoing
 from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.keep_alive import KeptAlive
@@ -63,7 +63,7 @@ def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | Non
     return None
 
 
-class HttpDoor:
+class HttpDoor(HttpDesk):
     """The application behind the gateway's HTTP server: one object for all connections.
 
     `engines` are the routes to the engines that the core knows, by the same names; light requests go to the first.
@@ -104,13 +104,10 @@ class HttpDoor:
         self.on_bad_request: Callable[[str], None] = unheard
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
         self.on_key_refused: Callable[[str, FailureKind], None] = unheard
-        """Told of each answer of an engine that refuses the gate's own key, or says that its account has no credit left."""
         self.on_unknown: Callable[[str], None] = unheard
-        """Told of each engine that knew no such model or path, where another one was asked."""
         self.on_unusable_usage: Callable[[str], None] = unheard
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
         self.on_given_up: Callable[[GivenUp], None] = unheard
-        """Told of each whole answer that did not come within its bound."""
         self.on_named: Callable[[int, bytes | None], None] = unheard
         self.on_upstream_named: Callable[[int, bytes], None] = unheard
         """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""

@@ -247,19 +247,20 @@ class Governor:
         return tuple(decisions)
 
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
-        knowledge = self._knowledge
+        knowledge, attempts = self._knowledge, self._knowledge.attempts
         decisions: list[Decision] = []
         opened = knowledge.engines.legs.took_room()
         woken: list[Attempt] = []
-        for attempt in knowledge.attempts.due(now):
-            opened = self._fall_due(attempt, decisions, now) or opened
-            woken.append(attempt)
+        while (number := attempts.wakes.pop(now)) is not None:
+            if (attempt := attempts.by_number.get(number)) is not None:
+                opened = self._fall_due(attempt, decisions, now) or opened
+                woken.append(attempt)
         if knowledge.drain_by is not None and now >= knowledge.drain_by:
             knowledge.grace_over()
-            decisions += endings.cancel_running(knowledge.attempts, knowledge.totals, now)
+            decisions += endings.cancel_running(attempts, knowledge.totals, now)
         if opened:
             decisions += dispatch(knowledge, now)
-        knowledge.attempts.look_again(woken, now)
+        attempts.look_again(woken, now)
         return tuple(decisions)
 
     def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:

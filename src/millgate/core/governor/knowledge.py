@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf, isfinite
+from typing import Final
 
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.placement import Placement
@@ -22,6 +23,10 @@ from millgate.core.state.lease import Lease
 from millgate.core.state.leg import Legs
 from millgate.core.state.pool import LaneQueue, Pool, Routes
 from millgate.core.tickets.appointments import most_notes
+
+# Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
+_heappop: Final = heappop
+_heappush: Final = heappush
 
 
 class Waiting:
@@ -77,12 +82,12 @@ class Wakes:
             return
         heap = self._heap
         while heap and heap[0][2] not in alive:
-            heappop(heap)
+            _heappop(heap)
         if len(heap) > most_notes(len(alive)):
             self._heap = heap = [each for each in heap if each[2] in alive]
             heapify(heap)
         self._count += 1
-        heappush(heap, (at, self._count, attempt))
+        _heappush(heap, (at, self._count, attempt))
 
     def first(self) -> float | None:
         """Return the earliest time, None when nothing will fall due."""
@@ -91,7 +96,7 @@ class Wakes:
     def pop(self, now: float) -> int | None:
         """Take out the first that is due by now and return its attempt; None when none is."""
         heap = self._heap
-        return heappop(heap)[2] if heap and heap[0][0] <= now else None
+        return _heappop(heap)[2] if heap and heap[0][0] <= now else None
 
     def forget(self, attempt: int) -> None:
         """Drop everything that concerns this attempt."""
@@ -275,12 +280,6 @@ class Attempts:
         head = queue.order.head()
         if head is not None and isfinite(opens_at := queue.paced_until()):
             self.wake_at(opens_at, head.attempt)
-
-    def due(self, now: float) -> Iterator[Attempt]:
-        """Yield the attempts that are to be looked at by now."""
-        while (number := self.wakes.pop(now)) is not None:
-            if (attempt := self.by_number.get(number)) is not None:
-                yield attempt
 
     def look_again(self, looked_at: Sequence[Attempt], now: float) -> None:
         """Wake those that still wait for their pace: a prompt of another lane has moved it, and nothing else would look."""

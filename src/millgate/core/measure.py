@@ -358,7 +358,7 @@ class Ranking:
         """Take the first of this key out, with its weight; it must be in."""
         block = bisect_left(self._tops, key) if len(self._tops) > 1 else 0
         keys = self._keys[block]
-        index = bisect_left(keys, key)
+        index = 0 if keys[0] == key else bisect_left(keys, key)  # it mostly is the first
         found = keys.pop(index)
         assert found == key
         del self._owners[block][index]

@@ -81,13 +81,13 @@ class Ends:
         return bool(self._ticks) and self._ticks[0] <= until
 
     def pop(self, until: int) -> int | None:
-        """Take out one note of the earliest tick, this one at the latest, and return its slot; None without one."""
+        """Take out the first note of the earliest tick, this one at the latest, and return its slot; None without one."""
         ticks = self._ticks
         while ticks and (first := ticks[0]) <= until:
             slots = self._slots[first]
             if slots:
                 self._length -= 1
-                return slots.pop()
+                return slots.pop(0)
             heappop(ticks)
             del self._slots[first]
         return None
@@ -95,7 +95,7 @@ class Ends:
     def upcoming(self, until: int) -> Iterator[int]:
         """Yield the slots that `pop` would return one after the other."""
         for tick in sorted([each for each in self._ticks if each <= until]):
-            yield from reversed(self._slots[tick])
+            yield from self._slots[tick]
 
 
 class Bodies:

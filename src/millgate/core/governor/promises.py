@@ -371,19 +371,20 @@ def refusal(
     `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone; there is no room `not_before_s`.
     """
     if reason in UNPROMISED:
-        return _without_promise(totals, request, reason, value, bound, wait_s)
-    hint_s, by_s = promise(totals, request, now)
-    hint_s = max(hint_s, min(not_before_s, LONGEST_HINT_S))
-    in_time = _is_in_time(request, hint_s, by_s, now) or _begins_anew_at(request, hint_s, now)
-    # Its prompt alone may take longer to read than it may wait in all, whenever it comes.
-    waits_s = max(request.deadline - request.arrived_at, _span_s(request))
-    if reason is Reason.TOO_LATE and request.reading_s() > waits_s:
-        in_time = False
+        hint_s, retry, value, bound = _without_promise(totals, reason, value, bound, wait_s)
+    else:
+        hint_s, by_s = promise(totals, request, now)
+        hint_s = max(hint_s, min(not_before_s, LONGEST_HINT_S))
+        retry = _is_in_time(request, hint_s, by_s, now) or _begins_anew_at(request, hint_s, now)
+        # Its prompt alone may take longer to read than it may wait in all, whenever it comes.
+        waits_s = max(request.deadline - request.arrived_at, _span_s(request))
+        if reason is Reason.TOO_LATE and request.reading_s() > waits_s:
+            retry = False
     return make_yield(
         request.attempt,
         reason,
         hint_s,
-        retry=in_time,
+        retry=retry,
         value=value,
         bound=bound,
         first_seen=request.first_seen,
@@ -405,39 +406,24 @@ def in_line(totals: Totals, decision: Yield, behind: Behind) -> Yield:
 
 
 def _without_promise(
-    totals: Totals, request: Request, reason: Reason, value: float, bound: float, wait_s: float
-) -> Yield:
-    """Return the refusal of what no appointment in the line of engines would help."""
-    hint_s, retry = _of_tenant(wait_s)
+    totals: Totals, reason: Reason, value: float, bound: float, wait_s: float
+) -> tuple[float, bool, float, float]:
+    """Return hint, retry, value and bound of a refusal that no appointment in the line of engines would help."""
     if reason is Reason.TOO_LARGE:
-        hint_s, retry = 0.0, False
-    elif reason in {Reason.DRAINING, Reason.NO_LEASE}:
-        hint_s, retry, value, bound = ELSEWHERE_HINT_S, True, 0.0, 0.0
-    elif reason is Reason.NO_ENGINE:
+        return 0.0, False, value, bound
+    if reason in {Reason.DRAINING, Reason.NO_LEASE}:
+        return ELSEWHERE_HINT_S, True, 0.0, 0.0
+    if reason is Reason.NO_ENGINE:
         # 5 to 10 s, spread: time for a health check and a restart to show, as a breaker gives.
-        hint_s, retry = FIRST_PAUSE_S * (1.0 + spread(totals.hints_given)), True
-    return make_yield(
-        request.attempt,
-        reason,
-        hint_s,
-        retry=retry,
-        value=value,
-        bound=bound,
-        first_seen=request.first_seen,
-        classed=request.classed,
-    )
+        return FIRST_PAUSE_S * (1.0 + spread(totals.hints_given)), True, value, bound
+    # It lies with its tenant, and is the time to the next token.
+    return min(max(SOONEST_RETURN_S, wait_s), LONGEST_HINT_S), wait_s <= LONGEST_HINT_S, value, bound
 
 
 def _span_s(request: Request) -> float:
     """Return how long a first attempt of this kind may wait for its first token."""
     allowed_s, deadline_s = request.arrival.time_allowed_s, request.lane.settings.deadline_s
     return deadline_s if allowed_s is None else min(allowed_s, deadline_s)
-
-
-def _of_tenant(wait_s: float) -> tuple[float, bool]:
-    """Return the time to the next token as a hint, and whether coming back then is of use."""
-    hint = min(max(SOONEST_RETURN_S, wait_s), LONGEST_HINT_S)
-    return hint, wait_s <= LONGEST_HINT_S
 
 
 def _is_in_time(request: Request, hint_s: float, by_s: float, now: float) -> bool:

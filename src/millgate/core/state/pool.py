@@ -244,8 +244,9 @@ class Route:
 
     def turned(self) -> None:
         """Read anew which of its engines are up, and have one that reads for them where they need that."""
-        self.readers_up = readers = tuple([engine for engine in self.readers if engine.up])
-        self.up = tuple([engine for engine in self.engines if engine.up and _is_read_for(engine, readers)])
+        self.readers_up = tuple([engine for engine in self.readers if engine.up])
+        up = [engine for engine in self.engines if engine.up]
+        self.up = tuple([engine for engine in up if not engine.needs_reader or self.readers_of(engine)])
 
     def readers_of(self, engine: Engine) -> tuple[Engine, ...]:
         """Return those that take work and can read for this engine."""
@@ -430,11 +431,6 @@ def _reads_for(reader: Engine, model: str | None, members: tuple[Engine, ...]) -
     if model is not None:
         return _serves(reader, model)
     return not reader.settings.models or all(each.settings.models for each in members)
-
-
-def _is_read_for(engine: Engine, readers: tuple[Engine, ...]) -> bool:
-    """Return whether it reads prompts itself, or one of these does for it."""
-    return not engine.needs_reader or any(may_be_two(reader, engine) for reader in readers)
 
 
 def _overlapping(sets: Iterable[tuple[Engine, ...]]) -> list[list[Engine]]:

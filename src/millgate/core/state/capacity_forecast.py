@@ -136,11 +136,11 @@ class CapacityForecast:
         permit that comes free first, as far as that `share` of them is expected to come. So many are `free` already, and wait for prompts alone.
         """
         drains = self._drains()
-        usual_s = max(LEAST_WORK_S, drains.usual_work_s)
+        usual_s, dearness = max(LEAST_WORK_S, drains.usual_work_s), drains.dearness
         ends = self._sorted_ends()
         if not ends and not self._elsewhere:
             return (1.0 + work_s / usual_s) / self.per_s()
-        cycle_s = usual_s * drains.dearness
+        cycle_s = usual_s * dearness
         tick = int(now * TICKS_PER_S)
         if tick != self._tick or free != self._free or share != self._share or first != self._first:
             self._tick, self._free, self._first = tick, free, first
@@ -150,8 +150,8 @@ class CapacityForecast:
             at = tick / TICKS_PER_S
             opens = [at] * free + self._opens_at(ends, cycle_s, at) + self._opens_elsewhere(cycle_s, at)
             opens.sort()
-            for parts in first:
-                _heapreplace(opens, opens[0] + parts * each_s * drains.dearness)
+            for parts in first.tolist():  # an array is asked for its items one by one
+                _heapreplace(opens, opens[0] + parts * each_s * dearness)
             opens.sort()
             self._opens = opens
         rest = max(0.0, work_s - self._first_s) / usual_s

@@ -45,7 +45,8 @@ class Refusals:
                 hints.popleft()
             return
         _, shortest_s, longest_s = hints[-1]
-        hints[-1] = second, min(shortest_s, hint_s), max(longest_s, hint_s)
+        if not shortest_s <= hint_s <= longest_s:
+            hints[-1] = second, min(shortest_s, hint_s), max(longest_s, hint_s)
 
     def is_refusing(self, now: float) -> bool:
         """Return whether any client was refused for want of capacity within the last `QUIET_S`."""

@@ -14,7 +14,7 @@ the clock and the timer. What matters:
 import asyncio
 from collections import deque
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
 from millgate.core.events import Arrived, Event, Tick
@@ -184,7 +184,8 @@ class Driver:
         listeners = self._listeners
         for decision in decisions:
             try:
-                number = decision[0]
+                # Kept boxed: as an integer of its own it would be made into an object again for every dictionary.
+                number: Any = decision[0]
                 if (listener := listeners.get(number)) is None:
                     continue
                 if isinstance(decision, Admit):  # the most frequent first

@@ -403,7 +403,8 @@ class Engine:
         attempt, gate = permit.attempt, self.gate
         permit.released()
         self.permits.pop(attempt, None)
-        self.departing.pop(attempt, None)
+        if self.departing:
+            self.departing.pop(attempt, None)
         if self.signal is not None:
             self.signal.inflight(gate.streams - permit.streams)
         given_tokens = gate.prefill_tokens

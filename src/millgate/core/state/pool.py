@@ -67,6 +67,7 @@ class Overtaking:
 _CLASSES: Final = 80
 _PER_DOUBLING: Final = 4.0
 _SHORTEST_S: Final = 0.001
+_log2: Final = log2  # compiled, a name from elsewhere is looked up each time it is used
 # An estimate that rests on so many answers moves by a thirtieth with the next one, which is worth three seconds of age.
 _FIRST_ANSWERS: Final = 32
 # Arrivals are summed up over a second, and believed as the mean of so many seconds.
@@ -131,7 +132,7 @@ class OfferedWork:
 def _class_of(work_s: float) -> int:
     if work_s <= _SHORTEST_S:
         return 0
-    return min(_CLASSES - 1, floor(_PER_DOUBLING * log2(work_s / _SHORTEST_S)))
+    return min(_CLASSES - 1, floor(_PER_DOUBLING * _log2(work_s / _SHORTEST_S)))
 
 
 class Pool:

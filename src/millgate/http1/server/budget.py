@@ -7,7 +7,6 @@ Of what comes in pieces that may wait, a piece is taken only if the rest could f
 has gone (a safe state: Dijkstra's banker, 1965). So parts never wait for each other, and a promise books nothing.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 DEFAULT_BUDGET_BYTES: Final = 256 * 1000 * 1000
@@ -77,7 +76,7 @@ class Share:
         """Say whether this many bytes could be taken now, and take none."""
         return self._fits(size_bytes, _NOTHING)
 
-    def _fits(self, size_bytes: int, gone: Mapping[str, int]) -> bool:
+    def _fits(self, size_bytes: int, gone: dict[str, int]) -> bool:
         """Say whether they could be taken when this much had gone of each holder."""
         budget = self._budget
         free_bytes = budget.limit_bytes - budget.held_bytes + gone.get(_ALL, 0) - size_bytes
@@ -119,7 +118,7 @@ class Share:
                 _book(self._budget.whole, name, size_bytes)
 
 
-_NOTHING: Final[Mapping[str, int]] = {}
+_NOTHING: Final[dict[str, int]] = {}
 _ALL: Final = "*"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from math import ceil
+from typing import Final
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
@@ -24,14 +25,15 @@ from millgate.servers.requests.fields import (
 )
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, flaw, is_usable
 
-_TAIL_BYTES = 8 * 1024
-_UNAUTHORIZED, _UNPAID = 401, 402
-_AS_IT_COMES = (b"audio/", b"image/", b"video/", b"application/octet-stream")
+_TAIL_BYTES: Final = 8 * 1024
+_UNAUTHORIZED: Final = 401
+_UNPAID: Final = 402
+_AS_IT_COMES: Final = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
-_ERROR = b'{"error"'
+_ERROR: Final = b'{"error"'
 """How a whole answer begins that is an error, whatever its status: routers answer 200 once they have asked their own engine."""
-_UNKNOWN = Usage(None, None)
-_NO_HEAD = AnswerHead(0, (), None)
+_UNKNOWN: Final = Usage(None, None)
+_NO_HEAD: Final = AnswerHead(0, (), None)
 
 
 def tell_failure(owner: AnswerOwner, kind: FailureKind) -> None:
@@ -153,16 +155,17 @@ class WholeAnswer:
     def on_end(self, *, delimited: bool) -> None:
         """Pass the rest on and report how it went."""
         owner = self._owner
+        dialect = owner.dialect
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
         if self._head.status < 300 and not self._started and rest.startswith(_ERROR):
-            error = owner.dialect.read_event(b"data: " + rest).error
+            error = dialect.read_event(b"data: " + rest).error
             self._head = self._head if error is None else self._head._replace(status=error.status, notes=None)
         status = self._head.status
         end = rest if self._ends is None else self._ends.tail
         failure = flaw(
             self._head,
             end,
-            owner.dialect,
+            dialect,
             delimited=delimited,
             is_all=not self._started,
             is_work=owner.is_work,
@@ -173,7 +176,7 @@ class WholeAnswer:
             if not self._started:
                 self._note_id(rest)
             self._pass_on(rest)
-            usage = owner.dialect.read_usage(rest) if self._ends is None else self._ends.usage(owner.dialect)
+            usage = dialect.read_usage(rest) if self._ends is None else self._ends.usage(dialect)
             owner.finished(usage or _UNKNOWN)
         elif self._started or not (status == 400 and owner.resend(rest)):
             kind, said = verdict(self._head, end)

@@ -33,7 +33,7 @@ def arrival_of(attempt: AskedAttempt, reading: HeadReading, facts: RequestFacts,
         prompt_shape=facts.shape,
         fingerprint=attempt.fingerprint,
         marks=None if reading.conversation is None else attempt.marks,
-        session=session_of_model(reading.session, facts.model),
+        session=session_of_model(reading.session, facts.model) if reading.session is not None else None,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from millgate.dialects.arrays import FILLED, AtMost, check_members, check_objects, check_rows
-from millgate.dialects.contract import MOST_TOKENS, UNREADABLE, BadInputError
+from millgate.dialects.contract import MOST_TOKENS, BadInputError
 from millgate.dialects.duplicates import COMMON, FieldGuard
 
 MOST_ANSWERS = 128
@@ -186,25 +186,6 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     except RecursionError:
         raise BadInputError("body is nested too deeply") from None
     return request
-
-
-class _Model(msgspec.Struct):
-    model: str | None = None
-
-
-_MODEL: Final = msgspec.json.Decoder(_Model)
-_NAMES_MODEL: Final = re.compile(rb'"model"\s*:\s*"([^"\\]{1,256})"')
-
-
-def model_of(body: bytes) -> str:
-    """Return the model that a body names, empty where there is none to be found; of a long one both ends are looked at, in which SDKs write it."""
-    try:
-        if len(body) <= _PIECE_BYTES:
-            return _MODEL.decode(body).model or ""
-        found = _NAMES_MODEL.search(body[:_PIECE_BYTES]) or _NAMES_MODEL.search(body[-_PIECE_BYTES:])
-        return "" if found is None else found[1].decode()
-    except UNREADABLE:
-        return ""
 
 
 def check_utf8(body: bytes) -> None:

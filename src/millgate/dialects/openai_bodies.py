@@ -3,12 +3,14 @@
 Structs stay with the interpreter, as the compiler drops the keywords of their classes; what reads them is compiled.
 """
 
+import re
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
 from millgate.dialects.bodies import ABSENT, Answers, LeastTokens, Messages, Model, Predicted, Tokens, Tools
+from millgate.dialects.contract import UNREADABLE
 
 
 class StreamOptions(msgspec.Struct, gc=False):
@@ -189,3 +191,25 @@ class AudioEvent(msgspec.Struct, gc=False):
 
 SPEECH: Final = msgspec.json.Decoder(Speech)
 EVENT: Final = msgspec.json.Decoder(AudioEvent)
+
+
+class Named(msgspec.Struct, gc=False):
+    """Any request for a model."""
+
+    model: str | None = None
+
+
+_NAMED: Final = msgspec.json.Decoder(Named)
+_NAMES: Final = re.compile(rb'"model"\s*:\s*"([^"\\]{1,256})"')
+_SHORT_BYTES: Final = 65_536
+
+
+def model_of(body: bytes) -> str:
+    """Return the model that a body names, empty where there is none to be found; of a long one both ends are looked at, in which SDKs write it."""
+    try:
+        if len(body) <= _SHORT_BYTES:
+            return _NAMED.decode(body).model or ""
+        found = _NAMES.search(body[:_SHORT_BYTES]) or _NAMES.search(body[-_SHORT_BYTES:])
+        return "" if found is None else found[1].decode()
+    except UNREADABLE:
+        return ""

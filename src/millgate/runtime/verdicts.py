@@ -45,10 +45,7 @@ def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
 
 
 def is_left_undone(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
-    """Whether this refusal is the engine's own, and it has done nothing of the request, so that another engine may be asked.
-
-    It knows no such model or path, or it refuses the gate's own key, or the credit of the gate's account.
-    """
+    """Whether the engine has done nothing of the request, so that another one may: it knows no such model or path, or refuses the gate's own key or account."""
     return said.blames_name or (own_key and (said.blames_key or kind is FailureKind.NO_CREDIT))
 
 

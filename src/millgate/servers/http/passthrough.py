@@ -6,8 +6,9 @@ from functools import partial
 from typing import ClassVar, Final
 
 from millgate.core.words import FailureKind, Reason, Sent
-from millgate.dialects.bodies import model_of, no_such_model
+from millgate.dialects.bodies import no_such_model
 from millgate.dialects.contract import BadInputError, Dialect, Usage
+from millgate.dialects.openai_bodies import model_of
 from millgate.dialects.responses import INPUT_TOKENS, goes_on_from
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange

@@ -92,6 +92,10 @@ def _quota(kind: QuotaKind, limit: float, left: float, needed: float, *, retry: 
             "too many requests are running for this caller: 8 of 8; come back in 2.5 s",
         ),
         (
+            Yield(1, Reason.TENANT_LIMIT, 0.5, retry=True, value=0.0, bound=4.0),
+            "too many requests are running for this caller; come back in 0.5 s",
+        ),
+        (
             Yield(1, Reason.TOO_LARGE, 0.0, retry=False, value=12.0, bound=4.0, counted=Counted.STREAMS),
             (
                 "the request can never fit the limits that it falls under: it makes 12 sequences (n or best_of times its"

@@ -44,7 +44,7 @@ def refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, 
 def _numbers(decision: Yield) -> str:
     """Return what a client can act on: what it asked for and what there is; empty where nothing but the time is up to it."""
     reason, asked, most = decision.reason, decision.value, max(0.0, decision.bound)
-    if reason is Reason.TENANT_LIMIT:
+    if reason is Reason.TENANT_LIMIT and asked >= most > 0.0:  # else it waits for its share
         return f"{asked:,.0f} of {most:,.0f}"
     if decision.counted is Counted.STREAMS:
         return f"it makes {asked:,.0f} sequences (n or best_of times its prompts), and no engine here runs more than {most:,.0f} at once"

@@ -4,27 +4,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 import trustme
 from redis import Redis
 
+from cluster.asker import RATE, STREAMS, Asker
 from cluster.redis_server import RedisServer, free_port
 from millgate.cluster.connect import PASSWORD_ENV, USERNAME_ENV, connect, read_address
 from millgate.cluster.contract import (
     FencedError,
-    Granted,
-    Holding,
-    Kind,
-    Renewal,
     StoreUnavailableError,
-    share_key,
 )
 from millgate.cluster.redis_store import RedisStore
 
 Start = Callable[..., RedisServer]
-STREAMS, RATE = share_key(Kind.STREAMS, "gpu"), share_key(Kind.RATE, "acme", "tpm")
 _LEAST_RIGHTS = (
     "--user",
     "default",
@@ -36,52 +33,10 @@ _LEAST_RIGHTS = (
 )
 
 
-class Asker:
-    """One replica that asks a store, and repeats its call as a renewer does."""
-
-    def __init__(self, store: RedisStore, name: str = "one", lease_s: float = 1.0) -> None:
-        self.store, self.name, self.lease_s = store, name, lease_s
-        self.granted: Granted | None = None
-
-    def share(self, key: str) -> float:
-        assert self.granted is not None
-        return {share.key: share.amount for share in self.granted.shares}[key]
-
-    async def renew(self) -> Granted:
-        epoch = self.granted.epoch if self.granted else 0
-        applied = self.granted.number if self.granted else 0
-        held = self.share(STREAMS) if self.granted else 0.0
-        holdings = (Holding(STREAMS, 16.0, 1.0, 20.0, 1.0, 3.0, held=held), Holding(RATE, 10.0, 0.0, 99.0))
-        self.granted = await self.store.renew(Renewal(self.name, epoch, applied, self.lease_s, holdings))
-        return self.granted
-
-    async def until_whole(self) -> None:
-        """Renew until all is granted; not for long."""
-        async with asyncio.timeout(10.0):
-            while not (self.granted and self.share(STREAMS) == 16.0):
-                try:
-                    await self.renew()
-                except FencedError:
-                    self.granted = None
-                except StoreUnavailableError:
-                    pass
-                await asyncio.sleep(0.1)
-
-    async def refusal(self) -> str:
-        """Return why the store does not grant, once it does not."""
-        for _ in range(50):
-            try:
-                await self.renew()
-            except StoreUnavailableError as problem:
-                return str(problem)
-            await asyncio.sleep(0.02)
-        raise AssertionError("the store still answers")
-
-
 @asynccontextmanager
 async def _asker(url: str, *, ca_file: str | None = None, **environment: str) -> AsyncIterator[Asker]:
-    client = connect(read_address(url, environment, ca_file), 0.5)
-    store = RedisStore(client, "test", time.monotonic, timeout_s=0.2)
+    anew = partial(connect, read_address(url, environment, ca_file), 0.5)
+    store = RedisStore(anew(), "test", time.monotonic, timeout_s=0.2, anew=anew)
     try:
         yield Asker(store)
     finally:
@@ -370,6 +325,33 @@ def test_tls_with_an_authority_of_ones_own(start_redis: Start, tmp_path: Path) -
     assert _refuses(f"rediss://127.0.0.1:{server.port}") == stranger
     assert _refuses(f"rediss://localhost:{server.port}", ca_file=ca) == stranger
     assert _refuses(f"rediss+cluster://127.0.0.1:{server.port}") == stranger
+
+
+def test_an_authority_that_is_changed_on_disk_counts_for_the_next_connection(
+    start_redis: Start, tmp_path: Path
+) -> None:
+    """After a year the authority is another one. Every gate had to be started again, and none had a lease until then."""
+    folders = [tmp_path / name for name in ("before", "after")]
+    for folder in folders:
+        folder.mkdir()
+    (ca, *_), (later_ca, *_) = pairs = [_certificates(folder) for folder in folders]
+
+    def serve(pair: tuple[str, str, str], port: int | None = None) -> RedisServer:
+        names = ("--tls-ca-cert-file", "--tls-cert-file", "--tls-key-file")
+        files = [word for option in zip(names, pair, strict=True) for word in option]
+        return start_redis(*files, "--tls-auth-clients", "no", tls=True, port=port)
+
+    async def live() -> None:
+        first = serve(pairs[0])
+        async with _asker(f"rediss://127.0.0.1:{first.port}", ca_file=ca) as asker:
+            await asker.until_whole()
+            first.kill()
+            serve(pairs[1], first.port)
+            assert "not trusted" in await asker.refusal("not trusted")
+            copyfile(later_ca, ca)
+            await asker.until_whole(anew=True)
+
+    asyncio.run(live())
 
 
 def test_sentinel_names_the_primary_and_the_next_one(start_redis: Start, tmp_path: Path) -> None:

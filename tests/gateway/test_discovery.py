@@ -7,7 +7,7 @@ import pytest
 
 from gateway.harness import run, until
 from millgate.gateway import discovery
-from millgate.gateway.discovery import MOST_ADDRESSES, Discovery, DiscoverySettings, Stamp, resolve
+from millgate.gateway.discovery import MOST_ADDRESSES, Discovery, DiscoverySettings, Stamp
 
 
 class Names:
@@ -209,13 +209,3 @@ def test_a_file_is_told_once_it_has_been_the_same_in_two_looks(monkeypatch: pyte
     run(body())
     # The third state at its second look, the missing file at its second, the file that is back at its second.
     assert told == [5, 8, 10]
-
-
-def test_the_resolver_of_the_system_gives_addresses() -> None:
-    async def body() -> None:
-        assert set(await resolve("localhost")) <= {"127.0.0.1", "::1"}
-        assert await resolve("127.0.0.3") == ("127.0.0.3",)
-        with pytest.raises(OSError, match=r"."):
-            await resolve("no-such-name.invalid")
-
-    run(body())

@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -207,10 +207,13 @@ def test_files_that_cannot_be_used_are_named_with_their_setting(authority: Autho
 
 @asynccontextmanager
 async def secure_engine(
-    context: ssl.SSLContext, files: TlsFiles, server_name: str | None = "engine.test"
+    context: ssl.SSLContext,
+    files: TlsFiles,
+    server_name: str | None = "engine.test",
+    script: Callable[[Asked], Awaitable[None]] = answer_whole,
 ) -> AsyncIterator[Stand]:
     """Serve a gateway in front of an engine that speaks TLS with this context."""
-    engine = FakeEngine(answer_whole)
+    engine = FakeEngine(script)
     await engine.start(ssl=context)
     address = EngineAddress.from_url(
         "engine", f"https://127.0.0.1:{engine.port}/v1", files=files, server_name=server_name
@@ -286,6 +289,39 @@ def test_a_reload_shows_engines_the_new_certificates_at_once(
                 settings = replace(stand.gateway.settings, engines=(renewed,))
                 await stand.gateway.adopt(settings, core_settings())
                 assert (await stand.ask(chat())).status == status
+
+    run(body())
+
+
+def test_a_connection_that_was_busy_at_a_reload_carries_no_request_after_its_own(
+    authority: Authority, stranger: Authority
+) -> None:
+    """An authority is withdrawn under load: of busy connections each was used for the next request, and so for days."""
+
+    async def body() -> None:
+        reloaded = asyncio.Event()
+
+        async def script(asked: Asked) -> None:
+            if not reloaded.is_set():
+                await reloaded.wait()
+            await answer_whole(asked)
+
+        context = listener_context(authority.files("engine.test"))
+        files = TlsFiles(authorities=authority.path)
+        async with secure_engine(context, files, script=script) as stand:
+            under_way = asyncio.ensure_future(stand.ask(chat()))
+            await until(lambda: stand.engine.asked)
+            withdrawn = EngineAddress.from_url(
+                "engine",
+                f"https://127.0.0.1:{stand.engine.port}",
+                files=TlsFiles(authorities=stranger.path),
+                server_name="engine.test",
+            )
+            settings = replace(stand.gateway.settings, engines=(withdrawn,))
+            await stand.gateway.adopt(settings, core_settings())
+            reloaded.set()
+            assert (await under_way).status == 200
+            assert (await stand.ask(chat())).status == 502
 
     run(body())
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from millgate.observe import line_writer
 from millgate.observe.line_writer import LineWriter
 
 LINE = b"line %d" + b"." * 300 + b"\n"
@@ -68,11 +67,10 @@ def test_a_full_disk_costs_lines_and_nothing_else() -> None:
 def test_lines_that_come_together_are_lost_and_counted_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_writer, "MOST_WAITING_LINES", 10)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    writer = LineWriter(str(pipe))
+    writer = LineWriter(str(pipe), 10)
     more_than_a_pipe_holds = 6 * (b"." * 50_000 + b"\n")
     writer.add(more_than_a_pipe_holds, 6)
     writer.add(5 * LINE % (1, 2, 3, 4, 5), 5)
@@ -114,11 +112,10 @@ def test_a_line_torn_by_a_full_disk_does_not_take_the_next_one_with_it(
 def test_a_reader_that_stops_never_blocks_the_caller_and_what_waits_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_writer, "MOST_WAITING_LINES", 2000)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    writer = LineWriter(str(pipe))
+    writer = LineWriter(str(pipe), 2000)
     for _ in range(5):
         for _ in range(2000):
             writer.add(LINE % 1, 1)

@@ -70,7 +70,7 @@ class Leased(NamedTuple):
 
 
 class LeaseStatus(NamedTuple):
-    """The state for readiness, metrics and page: since when, why, and counts since the start; `round_trip_s` of the last renewal."""
+    """The state for readiness, metrics and page: since when, why, and counts since the start."""
 
     state: RenewalState
     since: float
@@ -79,7 +79,6 @@ class LeaseStatus(NamedTuple):
     renewals: int
     failures: int
     fenced: int
-    round_trip_s: float
 
 
 class LeaseSettings(NamedTuple):
@@ -123,7 +122,7 @@ class LeaseRenewer:
         self._ends_at = self._asked_at = clock()
         self._next_s = 0.0
         self._asks_again = False
-        self._status = LeaseStatus(RenewalState.JOINING, clock(), "no answer yet", 0, 0, 0, 0, 0.0)
+        self._status = LeaseStatus(RenewalState.JOINING, clock(), "no answer yet", 0, 0, 0, 0)
 
     @property
     def status(self) -> LeaseStatus:
@@ -200,7 +199,7 @@ class LeaseRenewer:
         """Take an answer over; one that comes after its lease has ended grants nothing any more."""
         now = self._clock()
         shares = {share.key: share.amount for share in granted.shares}
-        self._status = self._status._replace(replicas=granted.replicas, round_trip_s=now - sent_at)
+        self._status = self._status._replace(replicas=granted.replicas)
         self._epoch = granted.epoch
         ends_at = sent_at + granted.lease_s
         if now >= ends_at:

@@ -78,7 +78,10 @@ def read_script() -> str:
 
 
 class RedisStore:
-    """Keeps the leases of the cluster `name` in one hash of Redis; `clock` gives monotonic seconds, for the breaker."""
+    """Keeps the leases of the cluster `name` in one hash of Redis; `clock` gives monotonic seconds, for the breaker.
+
+    A client reads its authorities once. `anew` makes another one when TLS has failed: they may be others on the disk by then.
+    """
 
     def __init__(
         self,
@@ -88,8 +91,10 @@ class RedisStore:
         *,
         timeout_s: float = TIMEOUT_S,
         script: str | None = None,
+        anew: Callable[[], RedisClient] | None = None,
     ) -> None:
         self._client = client
+        self._anew = anew
         # Braces: Cluster takes the slot of the name between them.
         self._key = f"millgate:{{{name}}}:leases"
         self._timeout_s = timeout_s
@@ -114,9 +119,12 @@ class RedisStore:
         )
         if reply[0] == "fenced":
             raise FencedError(reply[1])
-        if reply[0] != "granted":
+        if reply[0] == "unavailable":
             raise StoreUnavailableError(reply[1])
-        return _granted(renewal, reply)
+        try:
+            return _granted(renewal, reply)
+        except (ValueError, IndexError, RuntimeError):  # the last is what becomes of a StopIteration within
+            raise StoreUnavailableError("Redis gives an answer that this version does not know") from None
 
     async def leave(self, replica: str, epoch: int) -> None:
         """Give back everything that this replica does not use; of an epoch that has ended, nothing."""
@@ -137,7 +145,11 @@ class RedisStore:
         except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as problem:
             self._breaker.failed()
             self._is_connected = not isinstance(problem, _CUT_OFF)
-            self._problem = _text(problem)
+            causes = _causes(problem)
+            self._problem = _text(causes)
+            if self._anew is not None and any(isinstance(each, ssl.SSLError) for each in causes):
+                lost, self._client = self._client, self._anew()
+                await lost.aclose()
             raise StoreUnavailableError(self._problem) from problem
         self._breaker.succeeded()
         self._is_connected = True
@@ -239,12 +251,16 @@ def _lines(rest: Iterator[str]) -> Iterator[Line]:
         yield Line(pool, int(next(rest)), *(float(next(rest)) for _ in range(3)))
 
 
-def _text(problem: Exception) -> str:
-    """Return what is the matter, for operators; nothing that was sent or received is in it."""
-    # The client's own error says less of a connection that failed than what it comes from.
+def _causes(problem: Exception) -> list[BaseException]:
+    """Return it with what it comes from: the client's own error says less of a connection that failed."""
     causes: list[BaseException] = [problem]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
+    return causes
+
+
+def _text(causes: list[BaseException]) -> str:
+    """Return what is the matter, for operators; nothing that was sent or received is in it."""
     for each in causes:
         for beginning, text in _BEGINNINGS.items():
             if isinstance(each, redis_errors.ResponseError) and str(each).startswith(beginning):

@@ -7,6 +7,7 @@ that ends by itself; what happens then the configuration says. No request ever w
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Final, Protocol
 
@@ -49,8 +50,8 @@ def open_store(settings: ClusterSettings) -> Store:
 
     secrets = {USERNAME_ENV: settings.user or "", PASSWORD_ENV: settings.password or ""}
     address = read_address(settings.url, secrets, settings.ca)
-    client = connect(address, max(settings.timeout_s, _LEAST_CONNECT_S))
-    return RedisStore(client, settings.name, MonotonicClock.now, timeout_s=settings.timeout_s)
+    anew = partial(connect, address, max(settings.timeout_s, _LEAST_CONNECT_S))
+    return RedisStore(anew(), settings.name, MonotonicClock.now, timeout_s=settings.timeout_s, anew=anew)
 
 
 class SharingCore(Protocol):

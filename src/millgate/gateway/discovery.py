@@ -6,14 +6,14 @@ say.
 """
 
 import asyncio
-import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from millgate.gateway.notices import NoticeLog
+from millgate.sockets.addresses import Resolve, resolve
 
 MOST_ADDRESSES: Final = 64
 """Of one name: as many as a gate may have engines."""
@@ -22,8 +22,6 @@ FILE_LOOK_S: Final = 1.0
 FIRST_LOOK_S: Final = 3.0
 """How long a start or a reload waits for the first answer to a name: less than the default timeout of one name server, 5 s."""
 
-Resolve = Callable[[str], Awaitable[tuple[str, ...]]]
-"""Returns the addresses of a host name; raises OSError."""
 Stamp = tuple[int, int, int]
 StampOf = Callable[[Path], Stamp | None]
 """Returns what tells one state of a file from another, None where there is no file."""
@@ -37,13 +35,6 @@ class DiscoverySettings:
     every_s: float = 5.0
     file: str | None = None
     stamp: Stamp | None = None
-
-
-async def resolve(host: str) -> tuple[str, ...]:
-    """Return the A and AAAA records of this name in a fixed order; raises OSError."""
-    loop = asyncio.get_running_loop()
-    answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return tuple(sorted({str(address[0]) for _family, _kind, _protocol, _name, address in answers}))
 
 
 class Discovery:

@@ -1,7 +1,6 @@
 """The external processor of a gateway: its engines' addresses resolved, its door the one that reads HTTP requests."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -15,6 +14,7 @@ from millgate.servers.extproc.server import ExtprocServer
 from millgate.servers.http import HttpDoor
 from millgate.servers.http.door import ask_by_head
 from millgate.servers.requests.routes import EngineRoute
+from millgate.sockets.addresses import resolve
 
 _NO_TLS: Final = (
     "Envoy speaks plain HTTP to engines that the external processor names: {} has an https address"
@@ -100,11 +100,9 @@ async def _resolved(engine: EngineAddress) -> str:
     """Return `IP:port`, which is all that Envoy's ORIGINAL_DST cluster takes."""
     if engine.ssl is not None:
         raise OSError(_NO_TLS.format(engine.name))
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(engine.host, engine.port, type=socket.SOCK_STREAM)
+        host = (await resolve(engine.host))[0]
     except OSError as error:
         message = f"engine {engine.name}: {engine.host} has no address to name to Envoy: {error.strerror}"
         raise OSError(message) from None
-    host, port = map(str, found[0][4][:2])
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"[{host}]:{engine.port}" if ":" in host else f"{host}:{engine.port}"

@@ -24,12 +24,17 @@ _STDOUT: Final = 1
 
 
 class LineWriter:
-    """Writes to the file at `path`, or to standard output for `-`; raises OSError when it cannot be opened."""
+    """Writes to the file at `path`, to standard output for `-`, or to a descriptor; raises OSError when it cannot be opened.
 
-    def __init__(self, path: str) -> None:
+    At most `most_waiting` lines wait for it.
+    """
+
+    def __init__(self, path: str | int, most_waiting: int = MOST_WAITING_LINES) -> None:
+        self._most_waiting = most_waiting
         self._crowded_out = 0
         self._unwritten = 0
-        self._path = path
+        self._path = _STDOUT if path == STDOUT else path
+        self._is_ours = isinstance(self._path, str)
         self._taken = 0
         self._done = 0
         self._waiting: deque[tuple[bytes, int]] = deque()
@@ -38,7 +43,7 @@ class LineWriter:
         self._ending = False
         self._reopening = False
         self._torn = False
-        self._descriptor: int | None = _open(path)
+        self._descriptor: int | None = _open(self._path)
         self._thread = threading.Thread(target=self._run, name="line writer", daemon=True)
         self._thread.start()
 
@@ -52,7 +57,7 @@ class LineWriter:
 
     def add(self, lines: bytes, count: int) -> None:
         """Write so many whole lines soon, or drop and count them when too many wait."""
-        if self._taken - self._done + count > MOST_WAITING_LINES:
+        if self._taken - self._done + count > self._most_waiting:
             self._crowded_out += count
             return
         self._taken += count
@@ -83,7 +88,7 @@ class LineWriter:
             self._told = False
             self._write_waiting()
         self._write_waiting()
-        if self._descriptor is not None and self._descriptor != _STDOUT:
+        if self._descriptor is not None and self._is_ours:
             os.close(self._descriptor)
 
     def _write_waiting(self) -> None:
@@ -98,7 +103,7 @@ class LineWriter:
 
     def _open_again(self) -> None:
         self._reopening = False
-        if self._path == STDOUT:
+        if not self._is_ours:
             return
         if self._descriptor is not None:
             os.close(self._descriptor)
@@ -123,8 +128,8 @@ class LineWriter:
         return True
 
     def _piece(self, data: bytes) -> bytes:
-        """Return what is written at once: of standard output, which workers share, whole lines that a pipe takes undivided (pipe(7))."""
-        whole = data.rfind(b"\n", 0, PIPE_BUF) + 1 if self._descriptor == _STDOUT else 0
+        """Return what is written at once: of what workers share, whole lines that a pipe takes undivided (pipe(7))."""
+        whole = 0 if self._is_ours else data.rfind(b"\n", 0, PIPE_BUF) + 1
         return data[:whole] if whole else data
 
 
@@ -138,7 +143,7 @@ def try_path(path: str) -> None:
         Path(path).unlink()
 
 
-def _open(path: str) -> int:
-    if path == STDOUT:
-        return _STDOUT
+def _open(path: str | int) -> int:
+    if isinstance(path, int):
+        return path
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -7,19 +7,18 @@ no keys, no names that clients chose.
 
 import json
 import os
-import queue
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final
+
+from millgate.observe.line_writer import LineWriter
 
 Fields = Mapping[str, object]
 """What belongs to an event, by name, in the order in which it is told."""
 
 MOST_WAITING_LINES: Final = 1024
 """Lines between the loop and a slow reader; at some hundred bytes each they hold 0.2 MB."""
-_LAST_WORDS_S: Final = 0.5
 _STDERR: Final = 2
 _MOST_FRAMES: Final = 8
 
@@ -28,7 +27,7 @@ class ProcessLog:
     """Writes lines to a file descriptor: JSON for machines, or plain words for a terminal; `always` stands in each."""
 
     def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None, **always: object) -> None:
-        self._lines = _Lines(descriptor)
+        self._lines = LineWriter(descriptor, MOST_WAITING_LINES)
         self._always = always
         as_words = os.isatty(descriptor) if plain is None else plain
         self._render: Callable[[str, str, Fields], str] = _in_words if as_words else json_line
@@ -55,46 +54,7 @@ class ProcessLog:
         self._lines.close()
 
     def _say(self, level: str, event: str, fields: Fields) -> None:
-        self._lines.put(self._render(level, event, {**self._always, **fields}))
-
-
-class _Lines:
-    """The writer behind the log: a bounded queue, and a thread that may block where the loop may not."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.dropped = 0
-        self._descriptor = descriptor
-        self._queue: queue.Queue[bytes | None] = queue.Queue(MOST_WAITING_LINES)
-        self._thread: threading.Thread | None = None
-
-    def put(self, line: str) -> None:
-        """Hand one line to the thread, or drop and count it when too many wait."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._write_all, name="log writer", daemon=True)
-            self._thread.start()
-        try:
-            self._queue.put_nowait(line.encode() + b"\n")
-        except queue.Full:
-            self.dropped += 1
-
-    def close(self) -> None:
-        """Let the thread write what waits, and end it."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        try:
-            self._queue.put(None, timeout=_LAST_WORDS_S)
-        except queue.Full:
-            return
-        thread.join(_LAST_WORDS_S)
-
-    def _write_all(self) -> None:
-        while (line := self._queue.get()) is not None:
-            try:
-                while line:
-                    line = line[os.write(self._descriptor, line) :]
-            except OSError:
-                self.dropped += 1
+        self._lines.add(self._render(level, event, {**self._always, **fields}).encode() + b"\n", 1)
 
 
 def json_line(level: str, event: str, fields: Fields) -> str:

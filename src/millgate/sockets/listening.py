@@ -53,6 +53,20 @@ def shared_sockets(host: str, port: int, count: int, backlog: int = 1024) -> lis
     return sockets
 
 
+def notice_silence(sock: socket.socket, unheard_s: float = 0.0) -> None:
+    """Have the kernel end a connection, within a minute, whose other side is gone without a word, as a host without power is.
+
+    Balancers that forget what is idle (AWS after 350 s, Azure after 4 minutes) see signs of life while an answer is awaited. With
+    `unheard_s` what is sent must be acknowledged in that time, not in a quarter of an hour.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    if unheard_s:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * unheard_s))
+
+
 def is_ip(name: str) -> bool:
     """Return whether this host is an address, and not a name."""
     try:
@@ -88,6 +102,7 @@ class Listeners:
     async def accept(self, sock: socket.socket, ssl: tls.SSLContext | None) -> int:
         """Listen and accept on a bound socket, which is ours from now on, over TLS with `ssl`; return its port."""
         sock.setblocking(False)
+        notice_silence(sock)  # what is accepted inherits it
         sock.listen(self._backlog)
         port: int = sock.getsockname()[1]
         self._sockets.append((sock, await self._accept(sock, ssl)))

@@ -37,6 +37,20 @@ def test_a_connection_is_used_again_after_a_whole_answer(answer: bytes) -> None:
     run(body())
 
 
+@pytest.mark.parametrize("torn_at", [1, 3, 4])  # after 2 an empty line too many looks the same
+def test_a_connection_is_used_again_though_the_end_of_its_answer_was_torn(torn_at: int) -> None:
+    """A small segment, a write for each line: of an engine behind such a way no connection was used twice."""
+
+    async def body() -> None:
+        script = saying(STREAM + chunk(b"a") + LAST_CHUNK[:torn_at], LAST_CHUNK[torn_at:])
+        async with engine(script) as stand:
+            for _again in range(2):
+                assert (await stand.ask()).ended == [True]
+            assert len(stand.asked) == 1
+
+    run(body())
+
+
 NOT_KEPT = {
     "the engine closes": sized(b"x", b"Connection: close"),
     "an empty answer of an engine that closes": sized(b"", b"Connection: Close"),

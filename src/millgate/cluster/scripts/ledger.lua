@@ -16,15 +16,24 @@ local PART_S, MOST_PARTS = 0.25, 6
 local SHOWN_S, LONGER = 2.0, 2.0
 local ROUNDING, KEPT, LEAST_WAIT_S = 1e-9, 0.75, 0.001
 local KEEP_MS = 86400000
+-- The number of what is stored, to be raised with every change of it. Replicas of two versions share a hash while a cluster is upgraded.
+local LAYOUT = 1
 
 local key = KEYS[1]
-local ledger = { epochs = 0, now = 0, clock = false, lost_at = 0 }
-local members, before, order = {}, {}, {}
+local ledger, members, before, order
 
+local function begin()
+  ledger, members = { layout = LAYOUT, epochs = 0, now = 0, clock = false, lost_at = 0 }, {}
+end
+
+-- What another version has written, or what is no record at all, is lost state: for one lease each replica gets what it holds.
 local function load()
-  local stored = redis.call("HGETALL", key)
+  begin()
+  before = {}
+  local stored, is_ours = redis.call("HGETALL", key), true
   for index = 1, #stored, 2 do
-    local value = cmsgpack.unpack(stored[index + 1])
+    local is_read, value = pcall(cmsgpack.unpack, stored[index + 1])
+    is_ours = is_ours and is_read and type(value) == "table"
     if stored[index] == "@" then
       ledger = value
     else
@@ -32,6 +41,7 @@ local function load()
       before[string.sub(stored[index], 2)] = stored[index + 1]
     end
   end
+  if not is_ours or ledger.layout ~= LAYOUT then begin() end
 end
 
 local function save()

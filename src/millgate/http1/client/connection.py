@@ -9,6 +9,7 @@ each delivery looks whether the call is still this connection's.
 import asyncio
 import math
 import socket
+import ssl as tls
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -19,11 +20,15 @@ from millgate.http1.client.reader import AnswerReader
 from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.wire.outbox import Outbox
+from millgate.sockets.listening import notice_silence
 
 FAULTY: Final = 500
 """From this status on an answer may be the engine's fault."""
 COMPLAINING: Final = 400
 """From this status on it is no good answer: an API server says that a request is wrong though its model is dead."""
+
+_UNHEARD_S: Final = 60.0
+"""An engine's machine acknowledges what it is sent within milliseconds, however busy the engine is."""
 
 
 class ConnectionShelf:
@@ -242,10 +247,12 @@ class UpstreamConnection:
         "_wide",
         "call",
         "reused",
+        "ssl",
         "stamp",
     )
 
-    def __init__(self, pool: ConnectionShelf, first: UpstreamCall) -> None:
+    def __init__(self, pool: ConnectionShelf, first: UpstreamCall, ssl: tls.SSLContext | None = None) -> None:
+        self.ssl = ssl
         self._first: UpstreamCall | None = first
         self._pool = pool
         self._clock = pool.sweep
@@ -343,6 +350,7 @@ class UpstreamConnection:
             self._transport.abort()
             return
         self._receive(self._pool.settings.receive_bytes)
+        notice_silence(self._transport.get_extra_info("socket"), _UNHEARD_S)
         self._pool.opened(self, first)
 
     def pause_writing(self) -> None:

@@ -13,6 +13,7 @@ from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.http1.wire.outbox import Outbox
+from millgate.sockets.addresses import HostAddresses, Resolve, resolve
 
 _WRITER: Final = HeaderWriter(REQUEST_RESERVED)
 _WITH_BODY: Final = (b"POST", b"PUT", b"PATCH")
@@ -41,10 +42,12 @@ class UpstreamPool(ConnectionShelf):
         settings: UpstreamSettings | None = None,
         ssl: tls.SSLContext | None = None,
         server_name: str | None = None,
+        look_up: Resolve = resolve,
     ) -> None:
         self.settings = settings or UpstreamSettings()
         self._host = host
         self._port = port
+        self._addresses = HostAddresses(host, port, look_up)
         self._ssl = ssl
         self._server_name = server_name
         # Without the field any coding would be right (RFC 9110 section 12.5.3), and what is compressed cannot be judged.
@@ -108,7 +111,7 @@ class UpstreamPool(ConnectionShelf):
         return call
 
     def adopt(self, settings: UpstreamSettings, ssl: tls.SSLContext | None, server_name: str | None) -> None:
-        """Take new settings and a new context; calls under way go on, kept connections of the old context do not."""
+        """Take new settings and a new context; calls under way go on, and no connection of the old context serves another."""
         assert (ssl is None) is (self._ssl is None), "the address would not be the same"
         self.settings = settings
         self._server_name = server_name
@@ -162,11 +165,9 @@ class UpstreamPool(ConnectionShelf):
         """Make a fresh connection for this call."""
         self.sweep.start()
         loop = asyncio.get_running_loop()
-        connection = UpstreamConnection(self, call)
-        making = loop.create_connection(
+        connection = UpstreamConnection(self, call, self._ssl)
+        making = self._addresses.connect(
             lambda: cast("asyncio.Protocol", connection),
-            self._host,
-            self._port,
             ssl=self._ssl,
             server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
         )
@@ -213,8 +214,8 @@ class UpstreamPool(ConnectionShelf):
         asyncio.get_running_loop().call_exception_handler(context)
 
     def keep(self, connection: UpstreamConnection) -> None:
-        """Put an idle connection on the shelf, or close it when the shelf is full."""
-        if len(self._kept) < self.settings.kept_connections:
+        """Put an idle connection on the shelf; close it when the shelf is full, or when it was made with other certificates."""
+        if len(self._kept) < self.settings.kept_connections and connection.ssl is self._ssl:
             connection.stamp = self.sweep.now
             self._kept.append(connection)
         else:

@@ -22,6 +22,8 @@ from millgate.http1.wire.fields import HEAD_END, HeaderReader, Pair
 
 _BARREN_BYTES: Final = 64 * 1024
 """How many bytes of a started answer may carry no body (trailers, chunk extensions) before it is refused."""
+_TORN_ENDS: Final = (b"\n", b"\r\n")
+"""What a read may hold of the end of a chunked body, and nothing else: the rest came with the read before."""
 _END: Final = b""
 """Stands in `parts` for the end of a message: llhttp hands over no empty piece."""
 
@@ -264,7 +266,7 @@ class AnswerReader:
         """See what a read has brought: the end, something beyond it, or nothing but framing."""
         self._size_left -= len(data)
         if self._ends():
-            ended = data.endswith(HEAD_END) if self._chunked else self._size_left == 0
+            ended = data.endswith(HEAD_END) or data in _TORN_ENDS if self._chunked else self._size_left == 0
             self.surplus = self.surplus or not ended or not self._headless
         elif self.parts:
             self._barren_bytes = 0

@@ -60,7 +60,8 @@ class ClusterConfig(Section):
         description="Name of the environment variable that holds the password; one that is not set is none.",
     )
     ca: FilePath | None = Field(
-        default=None, description="Certificates (PEM) that the store's is signed by. Default: the system's."
+        default=None,
+        description="Certificates (PEM) that the store's is signed by; read again when it is not trusted. Default: the system's.",
     )
     name: Name = Field(
         default="millgate",

@@ -140,7 +140,7 @@ class EngineConfig(Section):
     )
     url: Url = Field(
         description="Base address, `http://host:port` or `https://host`; a path in front of `/v1` is kept. "
-        "Credentials in it are refused. `dns://host:port` is `http://host:port` with `discover: dns`."
+        "Credentials in it are refused. Of several addresses of the host the first that answers is used. `dns://host:port` is `http://host:port` with `discover: dns`."
     )
     discover: Literal["dns"] | None = Field(
         default=None,

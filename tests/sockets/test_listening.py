@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from millgate.sockets.listening import Listeners, shared_sockets
+from millgate.sockets.listening import Listeners, listening_socket, shared_sockets
 
 
 class Greeter(asyncio.Protocol):
@@ -77,3 +77,34 @@ def test_what_has_connected_before_one_stops_is_accepted_by_the_one_that_goes_on
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(body())
+
+
+def kernel_options(sock: socket.socket) -> tuple[int, ...]:
+    """Return what tells the kernel when a connection is over: whether it probes, from when on, how often, and how long it tries to send."""
+    named = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    probes = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    return probes, *(sock.getsockopt(socket.IPPROTO_TCP, option) for option in named)
+
+
+def test_a_client_whose_machine_is_gone_without_a_word_is_noticed_within_a_minute() -> None:
+    """A phone without a network: the engine went on for it, a stream for a quarter of an hour and a whole answer to its end."""
+
+    class Kept(Greeter):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            told.append(kernel_options(transport.get_extra_info("socket")))
+            transport.close()
+
+    async def body() -> None:
+        door = Listeners(lambda: Kept(b""), Greeter(b""), handshake_s=1.0, backlog=16)
+        port = await door.accept(await listening_socket("127.0.0.1", 0, 16), None)
+        await asyncio.to_thread(call, port)
+        probes, idle_s, every_s, times, unheard_ms = told.pop()
+        assert probes
+        assert idle_s + every_s * times <= 60
+        assert unheard_ms == 60_000
+        door.close()
+        await door.wait_closed()
+
+    told: list[tuple[int, ...]] = []
+    asyncio.run(body())
+    uvloop.run(body())

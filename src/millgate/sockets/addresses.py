@@ -49,8 +49,7 @@ class HostAddresses:
         if not self._is_fixed:
             await self._find()
         if len(self._known) == 1:
-            loop = asyncio.get_running_loop()
-            await loop.create_connection(make, self._known[0], self._port, **tls)
+            await asyncio.get_running_loop().create_connection(make, self._known[0], self._port, **tls)
         else:
             await self._race(_Race(make), tls)
 

@@ -10,10 +10,13 @@ import socket
 import ssl as tls
 from collections.abc import Callable
 from ipaddress import ip_address
+from typing import Final
 
 from millgate.sockets.tls_acceptor import TlsAcceptor, TlsDoor
 
 Acceptors = list[asyncio.Server] | TlsAcceptor
+UNHEARD_S: Final = 60.0
+"""The other side's machine acknowledges what it gets within milliseconds, however busy or stopped its program is."""
 
 
 async def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
@@ -53,18 +56,17 @@ def shared_sockets(host: str, port: int, count: int, backlog: int = 1024) -> lis
     return sockets
 
 
-def notice_silence(sock: socket.socket, unheard_s: float = 0.0) -> None:
+def notice_silence(sock: socket.socket, unheard_s: float = UNHEARD_S) -> None:
     """Have the kernel end a connection, within a minute, whose other side is gone without a word, as a host without power is.
 
-    Balancers that forget what is idle (AWS after 350 s, Azure after 4 minutes) see signs of life while an answer is awaited. With
-    `unheard_s` what is sent must be acknowledged in that time, not in a quarter of an hour.
+    Balancers that forget what is idle (AWS after 350 s, Azure after 4 minutes) see signs of life while an answer is awaited. What is
+    sent must be acknowledged within `unheard_s`, not within a quarter of an hour.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    if unheard_s:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * unheard_s))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * unheard_s))
 
 
 def is_ip(name: str) -> bool:

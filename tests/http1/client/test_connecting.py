@@ -1,15 +1,16 @@
 """Connections made without a task: at once, in few turns of the loop, and given up cleanly."""
 
 import asyncio
+import socket
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from http1.client.engine import run
+from http1.client.engine import run, until
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.connecting import Connecting
-from millgate.http1.client.connection import UpstreamCall
+from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
 from millgate.http1.client.contract import AnswerHead
 from millgate.http1.client.pool import UpstreamPool
 
@@ -125,5 +126,28 @@ def test_a_failure_in_the_first_step_is_not_told_after_it_was_given_up() -> None
         made.connecting.stop()
         await asyncio.sleep(0.01)
         assert made.failures == []
+
+    run(body())
+
+
+def test_an_engine_whose_machine_is_gone_without_a_word_is_noticed_within_a_minute() -> None:
+    """A balancer that forgets what is idle for minutes dropped the answer to come, and sees a sign of life every half minute now."""
+
+    async def body() -> None:
+        pool = UpstreamPool("127.0.0.1", 1)
+        ours, theirs = socket.socket(), socket.socket()
+        with ours, theirs:
+            theirs.bind(("127.0.0.1", 0))
+            theirs.listen()
+            ours.connect(theirs.getsockname())
+            call = UpstreamCall(pool, b"", Deaf(), head_only=False, head_by=None, may_retry=False)
+            loop = asyncio.get_running_loop()
+            connection = UpstreamConnection(pool, call)
+            await loop.create_connection(lambda: cast("asyncio.Protocol", connection), sock=ours)
+            assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 30
+            assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+            pool.close()
+            await until(lambda: pool.open == 0)
 
     run(body())

@@ -9,7 +9,10 @@ import pytest
 import trustme
 
 from http1.server.wire import PATIENCE_S, Client, Recorder, Stand, get, ignore, run, serving, until
-from millgate.http1.server import Exchange
+from millgate.http1.server import Exchange, ServerLimits
+from millgate.http1.server.wire import Wire
+from millgate.http1.wire.outbox import Outbox
+from millgate.sockets.listening import notice_silence
 
 PIECE = b"x" * 1000
 
@@ -168,3 +171,21 @@ def test_a_client_that_has_sent_more_than_it_may_can_read_its_last_answer_slowly
             assert len(application.bodies) == 1
 
     run(body())
+
+
+@pytest.mark.parametrize(("write_stall_s", "unheard_s"), [(30.0, 60), (600.0, 600)])
+def test_the_kernel_gives_a_client_no_less_time_than_its_operator_does(
+    write_stall_s: float, unheard_s: int
+) -> None:
+    """With `limits.write_stall: 10m` a client may read nothing for so long, and its machine acknowledges nothing then."""
+
+    class Transport(asyncio.Transport):
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return sock if name == "socket" else default
+
+    with socket.socket() as sock:
+        notice_silence(sock)  # by its listener
+        Wire(Outbox(lambda _callback: None)).attach(Transport(), ServerLimits(write_stall_s=write_stall_s))
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * unheard_s

@@ -27,9 +27,6 @@ FAULTY: Final = 500
 COMPLAINING: Final = 400
 """From this status on it is no good answer: an API server says that a request is wrong though its model is dead."""
 
-_UNHEARD_S: Final = 60.0
-"""An engine's machine acknowledges what it is sent within milliseconds, however busy the engine is."""
-
 
 class ConnectionShelf:
     """The pool, as its calls and connections see it. Compiled, a class is asked twice as fast as a protocol."""
@@ -350,7 +347,7 @@ class UpstreamConnection:
             self._transport.abort()
             return
         self._receive(self._pool.settings.receive_bytes)
-        notice_silence(self._transport.get_extra_info("socket"), _UNHEARD_S)
+        notice_silence(self._transport.get_extra_info("socket"))
         self._pool.opened(self, first)
 
     def pause_writing(self) -> None:

@@ -9,14 +9,12 @@ from typing import Any, Final
 
 from millgate.http1.server.limits import ServerLimits
 from millgate.http1.wire.outbox import Outbox
+from millgate.sockets.listening import UNHEARD_S, notice_silence
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _TOLD_BYTES: Final = 128
 _ACKNOWLEDGED: Final = 120
 """Where `tcpi_bytes_acked` begins in the first 128 bytes of Linux's `tcp_info` (since 4.1)."""
-
-_UNHEARD_S: Final = 60.0
-"""A client that has acknowledged nothing for so long is gone, or stopped; `write_stall_s` where that is longer."""
 
 
 class Wire:
@@ -33,12 +31,10 @@ class Wire:
         """Bound what the transport buffers for a slow client, and return the client's address."""
         self._transport = transport
         transport.set_write_buffer_limits(limits.write_high_bytes, limits.write_low_bytes)
-        sock = transport.get_extra_info("socket")
-        if sock is not None:
-            # Of a stream of tokens nothing is left unsent here, so the kernel alone sees that nothing of it arrives.
-            sock.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * max(_UNHEARD_S, limits.write_stall_s))
-            )
+        if (
+            limits.write_stall_s > UNHEARD_S
+        ):  # to the kernel a client that reads nothing for long is gone, too
+            notice_silence(transport.get_extra_info("socket"), limits.write_stall_s)
         peername: tuple[str, ...] = transport.get_extra_info("peername") or ("",)
         return peername[0]
 

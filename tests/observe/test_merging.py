@@ -14,7 +14,6 @@ from millgate.observe.live.decision_history import HistoryPoint, Rates
 from millgate.observe.live.picture import AlarmPicture, Picture
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.meters import METERS, MetricKind
-from millgate.observe.process import read_process
 from millgate.observe.prometheus import EndedCounts, Records, family
 from millgate.observe.traffic_records import ModelTraffic, TenantTraffic, TrafficSnapshot
 from millgate.servers.line.contract import Readings
@@ -53,7 +52,7 @@ def records() -> Records:
     room.arrive(1)
     room.arrive(2)
     snapshot = room.core.snapshot(room.now)
-    return Records(snapshot, read_process(), None, None, None)
+    return Records(snapshot, 3, None, None, None)
 
 
 def test_one_record_alone_stays_as_it_is() -> None:
@@ -117,7 +116,7 @@ def test_distributions_add_up_and_the_worst_banner_speaks() -> None:
 
 def test_rates_by_reason_add_up() -> None:
     def rates(**yielded: float) -> Rates:
-        return Rates(5.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, yielded)
+        return Rates(5.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0, yielded)
 
     both = merging.merged([rates(saturated=1.0), rates(saturated=0.5, quota=2.0)])
     assert (both.arrived, both.yielded) == (4.0, {"saturated": 1.5, "quota": 2.0})

@@ -18,7 +18,7 @@ def test_importing_observe_loads_no_exporter_and_no_loop() -> None:
 
 
 def test_telling_the_build_loads_nothing_of_the_simulator() -> None:
-    code = "from millgate.observe.process import build_kind; build_kind()"
+    code = "from millgate.observe.build import build_kind; build_kind()"
     heavy = ("millgate.engine", "millgate.sim.loop", "millgate_simulating__mypyc")
 
     assert _loaded(code, heavy) == "[]\n"

@@ -39,7 +39,6 @@ from millgate.core.words import FailureKind, Outcome, Reason, Stage
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.merging import merged
 from millgate.observe.meters import METERS, MetricDefinition, MetricKind, Scope
-from millgate.observe.process import read_process
 from millgate.observe.prometheus import EndedCounts, Exposition, Records
 from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, Traffic
 from millgate.wiring.governor import build_governor
@@ -416,7 +415,7 @@ def test_several_workers_together_and_those_that_have_ended_have_no_more_series_
     for worker in range(8):
         snapshot, traffic = largest_gate(worker * 233, workers=4)
         service = ServiceSnapshot(True, 1, 1, 0.0, 0.0, 1, 1)
-        one = Records(snapshot, read_process(), DoorSnapshot(1, 1, 1, 1, 1), service, traffic.read())
+        one = Records(snapshot, 1, DoorSnapshot(1, 1, 1, 1, 1), service, traffic.read())
         if worker < 4:
             ended.add(one)
         else:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
 
 from millgate import __version__
 from millgate.cli.output import PLAIN_WIDTH, print_json
+from millgate.observe.build import build_kind
 from millgate.observe.logs import json_line
-from millgate.observe.process import build_kind
 
 if TYPE_CHECKING:
     from millgate.config.load import Loaded

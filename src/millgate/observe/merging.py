@@ -166,7 +166,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         attempts requests labelled recognised early appointments records appointments_dropped budget
         budget_spent refused answers long_requests good_output_tokens wasted_prompt_tokens
         wasted_output_tokens samples completed mean_attempts entered_per_s clipped demoted prompt_tokens
-        cached_tokens output_tokens yields judged good late client_gone engine_failed bad_request
+        cached_tokens output_tokens yields judged good late client_gone engine_failed
         connections refused_connections rejected body_bytes body_limit_bytes refused_callers spoofed_fields
         shed steering_fields unusable_usage log_lines_dropped attempt_lines_dropped reloads failed_reloads
         threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals workers
@@ -214,7 +214,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     _of(merged): """
         legs sessions little slo whole queue engine ttft tpot short long retries prompt_error output_error
         warning account lately wait window total hint hint_return hint_error gap banner rates objective
-        signals seen served returns history snapshot process door service traffic cluster
+        signals seen served returns history snapshot door service traffic cluster
     """,
 }
 """Which fields have which rule, by their names."""
@@ -233,7 +233,6 @@ _SPECIAL: Final[Mapping[tuple[str, str], Rule]] = {
     ("Attainment", "good_share"): _by("requests"),
     ("ObjectivePicture", "good_share"): _by("requests"),
     ("ModelTraffic", "prefix_hit_share"): _by("prompt_tokens"),
-    ("ReturnsPicture", "amplification"): _mean,
     ("TenantPicture", "amplification"): _mean,
     ("LanePicture", "window_s"): _mean,
     ("LaneLately", "window_s"): _mean,

@@ -7,6 +7,7 @@ milliseconds, so it is rendered in pieces, and the loop serves streams between t
 
 import asyncio
 import platform
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib.metadata import version
 from math import isinf
@@ -26,10 +27,10 @@ from prometheus_client.samples import Sample
 
 from millgate.core.snapshot import LittleSnapshot, Snapshot
 from millgate.core.state.lane import total
+from millgate.observe.build import build_kind
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.meters import LABELS, METERS, PREFIX, MetricDefinition, MetricKind, Scope
-from millgate.observe.process import ProcessSnapshot, build_kind, read_process
 from millgate.observe.traffic import MOST_ENGINES, MOST_LANES, MOST_TENANTS, OTHER
 from millgate.observe.traffic_records import TrafficSnapshot
 
@@ -57,7 +58,7 @@ class Records(NamedTuple):
     """Everything that one scrape reads; None for what there is not (a gate without an HTTP door)."""
 
     snapshot: Snapshot
-    process: ProcessSnapshot
+    threads: int
     door: DoorSnapshot | None
     service: ServiceSnapshot | None
     traffic: TrafficSnapshot | None = None
@@ -75,7 +76,7 @@ class Exposition:
     ) -> None:
         self.read: Callable[[], Records] = lambda: Records(
             snapshot(),
-            read_process(),
+            threading.active_count(),
             door() if door else None,
             service() if service else None,
             traffic() if traffic else None,
@@ -291,7 +292,7 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
         Scope.ENGINE: snapshot.engines,
         Scope.QUOTA: snapshot.quotas,
         Scope.RETRIES: snapshot.retries,
-        Scope.PROCESS: records.process,
+        Scope.PROCESS: records,
         Scope.GATE: snapshot,
         Scope.DOOR: records.door,
         Scope.SERVICE: records.service,

@@ -5,6 +5,7 @@ request is judged by the worker that would tell it the best.
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -22,7 +23,6 @@ from millgate.observe.live.feed import LiveFeed
 from millgate.observe.live.picture import Picture
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.merging import merged
-from millgate.observe.process import read_process
 from millgate.observe.prometheus import Exposition, HeptaminiCollector, Records
 from millgate.servers.admin.queries import DecisionQuery, ExplainQuery, plain
 from millgate.servers.admin.source import Readiness, SourceSilentError, add_standings, add_traffic
@@ -148,14 +148,14 @@ class WorkersSource:
         if not reports:
             raise SourceSilentError
         records = merged([report.records for _, report in reports])
-        own = merged([records.process, read_process()])
         service = replace(
             _known(records.service),
             workers=len(self._supervisor.crew.serving),
             workers_wanted=self._count,
             worker_restarts=self._supervisor.restarts,
         )
-        self._records = records._replace(process=own, service=service)
+        threads = records.threads + threading.active_count()
+        self._records = records._replace(threads=threads, service=service)
         lines = [report.line for _, report in reports if report.line is not None]
         self._line = merged(lines) if lines else None
         return reports

@@ -24,7 +24,6 @@ class Rates:
     late: float
     client_gone: float
     engine_failed: float
-    bad_request: float
     yielded: Mapping[str, float]
 
 
@@ -41,7 +40,6 @@ def rates_between(before: Snapshot, after: Snapshot, lane: str | None = None) ->
         late=per_s[Outcome.LATE],
         client_gone=per_s[Outcome.CLIENT_GONE],
         engine_failed=per_s[Outcome.ENGINE_FAILED],
-        bad_request=per_s[Outcome.BAD_REQUEST],
         yielded={reason.value: per_s[reason] for reason in Reason if per_s[reason]},
     )
 

@@ -291,7 +291,6 @@ def _signals(warning: WarningReading) -> picture.SignalsPicture:
         occupancy=warning.occupancy,
         trend=warning.trend,
         acceleration=warning.acceleration,
-        backlog_s=warning.backlog_s,
         time_to_full_s=warning.time_to_full_s if isfinite(warning.time_to_full_s) else None,
     )
 
@@ -334,11 +333,10 @@ def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[pi
 
 
 def _returns(snapshot: Snapshot) -> picture.ReturnsPicture:
-    retries, lanes = snapshot.retries, snapshot.lanes
+    lanes = snapshot.lanes
     kept = sum([lane.hints_kept for lane in lanes])
     return picture.ReturnsPicture(
-        retries=retries,
-        amplification=retries.amplification_1m,
+        retries=snapshot.retries,
         hints_followed=kept + sum([lane.hints_broken for lane in lanes]),
         hints_kept=kept,
     )

@@ -89,7 +89,6 @@ class SignalsPicture:
     occupancy: float
     trend: float
     acceleration: float
-    backlog_s: float
     time_to_full_s: float | None
 
 
@@ -129,10 +128,9 @@ class TenantPicture:
 
 @dataclass(frozen=True, slots=True)
 class ReturnsPicture:
-    """Work that comes back: attempts over requests within the last minute; `hints_kept` of `hints_followed` were admitted when they had been told to come."""
+    """Work that comes back; `hints_kept` of `hints_followed` were admitted when they had been told to come."""
 
     retries: RetrySnapshot
-    amplification: float
     hints_followed: int
     hints_kept: int
 

@@ -211,10 +211,10 @@ function showAlarms(picture) {
 
 /** Work that comes back, and how often each tenant asks for a request. */
 export function showReturns(picture) {
-  const { retries, amplification, hints_kept: kept, hints_followed: followed } = picture.returns;
+  const { retries, hints_kept: kept, hints_followed: followed } = picture.returns;
   const written = picture.good_output_tokens + picture.wasted_output_tokens;
   const facts = {
-    "attempts per request, last minute": amplification.toFixed(2),
+    "attempts per request, last minute": retries.amplification_1m.toFixed(2),
     "hints kept": followed ? `${percent(kept / followed)} of ${figure(followed)}` : "–",
     "back before their hint": figure(retries.early),
     "expected back": figure(retries.appointments),

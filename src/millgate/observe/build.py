@@ -1,7 +1,5 @@
-"""What Prometheus' own collector does not tell of this process: its threads, and which of its modules a compiler has translated."""
+"""Which of the modules of this process a compiler has translated."""
 
-import threading
-from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final, Literal
@@ -12,18 +10,6 @@ _ONE_OF_EACH_GROUP: Final = ("core/words", "observe/ring", "sim/loop")
 """One module of each group that pyproject.toml names for the compiler: deciding, relaying, simulating."""
 
 BuildKind = Literal["compiled", "partly compiled", "interpreted"]
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessSnapshot:
-    """The process at one instant."""
-
-    threads: int
-
-
-def read_process() -> ProcessSnapshot:
-    """Return the numbers of this process; never raises."""
-    return ProcessSnapshot(threads=threading.active_count())
 
 
 def build_kind() -> BuildKind:

@@ -14,7 +14,20 @@ from millgate.sim.loop import ENGINES, Loop
 from millgate.sim.randomness import Draws
 
 
-class DelayStation:
+class _Tokenless:
+    """A server that counts no tokens, or whose tokens are never asked for."""
+
+    def produced(self, attempt: int) -> int:
+        """Nothing is known before the end."""
+        del attempt
+        return 0
+
+    def totals(self) -> EngineTotals:
+        """Return nothing."""
+        return EngineTotals(0, 0, 0)
+
+
+class DelayStation(_Tokenless):
     """As many independent servers as it is given attempts.
 
     `seen` is told of every service time drawn; `announces` lets each attempt's first token come as it starts, so
@@ -54,18 +67,9 @@ class DelayStation:
         """Let go at once."""
         self._present.discard(attempt)
 
-    def produced(self, attempt: int) -> int:
-        """Nothing is known before the end."""
-        del attempt
-        return 0
-
     def read(self) -> GaugeReading:
         """Return how many it serves."""
         return GaugeReading(len(self._present), 0)
-
-    def totals(self) -> EngineTotals:
-        """Return nothing: it knows no tokens."""
-        return EngineTotals(0, 0, 0)
 
     def _done(self, attempt: int) -> None:
         if attempt in self._present:
@@ -73,7 +77,7 @@ class DelayStation:
             self._reports.finished(attempt, 1)
 
 
-class PacedStation:
+class PacedStation(_Tokenless):
     """As many streams as it is given attempts, each at its own steady pace, whatever runs beside it.
 
     An answer of n tokens takes `first_token_s` + n x `pace_s`.
@@ -107,10 +111,6 @@ class PacedStation:
         """Return how many it serves."""
         return GaugeReading(len(self._begun_at), 0)
 
-    def totals(self) -> EngineTotals:
-        """Return nothing: its tokens are never asked for."""
-        return EngineTotals(0, 0, 0)
-
     def _begun(self, attempt: int) -> None:
         if attempt in self._begun_at:
             self._reports.first_token(attempt)
@@ -121,7 +121,7 @@ class PacedStation:
             self._reports.finished(attempt, tokens)
 
 
-class SharedStation:
+class SharedStation(_Tokenless):
     """One server shared equally: with n present each proceeds at 1 / n.
 
     Attained service per attempt is one number for all; each ends when it reaches its own mark.
@@ -161,18 +161,9 @@ class SharedStation:
         self._marks = sorted(mark for mark in self._marks if mark[1] != attempt)
         self._arm()
 
-    def produced(self, attempt: int) -> int:
-        """Nothing is known before the end."""
-        del attempt
-        return 0
-
     def read(self) -> GaugeReading:
         """Return how many share it."""
         return GaugeReading(len(self._marks), 0)
-
-    def totals(self) -> EngineTotals:
-        """Return nothing: it knows no tokens."""
-        return EngineTotals(0, 0, 0)
 
     def _attain(self) -> None:
         if self._marks:

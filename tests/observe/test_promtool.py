@@ -7,7 +7,8 @@ import pytest
 
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.prometheus import Exposition
-from observe.test_prometheus import SNAPSHOT, TRAFFIC, largest_gate
+from observe.test_largest_gate import largest_gate
+from observe.test_prometheus import SNAPSHOT, TRAFFIC
 
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of Debian's package prometheus")

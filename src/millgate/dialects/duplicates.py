@@ -17,17 +17,8 @@ from msgspec import Raw, ValidationError
 from millgate.dialects.arrays import read_keys
 from millgate.dialects.contract import BadInputError
 
-FIELDS = (
-    "model",
-    "stream",
-    "max_tokens",
-    "max_completion_tokens",
-    "min_tokens",
-    "ignore_eos",
-    "n",
-    "n_cmpl",
-    "n_predict",
-)
+_LLAMAS = ("n_cmpl", "n_predict")
+FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "n", *_LLAMAS)
 
 _KV_TRANSFER: Final = "kv_transfer_params"
 _RESERVED: Final = (_KV_TRANSFER, "session_params")

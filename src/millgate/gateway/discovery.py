@@ -1,6 +1,6 @@
 """Engines that come and go: looks names up and a file over, and says when there is something new.
 
-A look-up runs in the resolver's threads, off the loop's path, one at a time for each name. One that fails, or finds nothing,
+A look-up runs in a thread, off the loop's path, one at a time for each name. One that fails, or finds nothing,
 keeps the last answer: a name server that is down must not take the engines out, and whether they are there their health pages
 say.
 """
@@ -8,7 +8,6 @@ say.
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -158,7 +157,7 @@ class Discovery:
         before: Stamp | None = read
         while True:
             await asyncio.sleep(FILE_LOOK_S)
-            now = await asyncio.to_thread(partial(self._stamp_of, file))
+            now = await asyncio.to_thread(self._stamp_of, file)
             if now != read and now == before and self._on_file is not None:
                 read = now
                 self._on_file()

@@ -8,12 +8,13 @@ import socket
 from asyncio import wrap_future
 from concurrent.futures import Future
 from functools import partial
-from ipaddress import ip_address
 from ssl import SSLError
 from threading import Thread
 from typing import Any
 
 from uvloop import Loop
+
+from millgate.sockets.listening import is_ip
 
 
 class GateLoop(Loop):
@@ -39,7 +40,7 @@ class GateLoop(Loop):
     ) -> Any:
         """Connect as uvloop does, to the first address of a name that takes the connection."""
         connect = partial(super().create_connection, protocol_factory, **how)
-        if host is None or _is_address(host):
+        if host is None or is_ip(host.partition("%")[0]):
             return await connect(host, port)
         if how.get("ssl") and not how.get("server_hostname"):
             connect = partial(connect, server_hostname=host)
@@ -52,14 +53,6 @@ class GateLoop(Loop):
             except OSError as error:
                 refused = error
         raise refused
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 def _ask(answer: Future[Any], host: Any, port: Any, hints: dict[str, Any]) -> None:

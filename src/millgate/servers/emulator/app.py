@@ -17,7 +17,7 @@ from typing import Final
 from millgate.engine.adapters import AdapterSlots
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchStatistics, EngineSequence
-from millgate.http1.server.contract import Exchange, Headers, RefusedRequest, RequestHead
+from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
 from millgate.servers.emulator.answers import AnswerText, KeptResponses, MessageText, ResponseText, error_body
 from millgate.servers.emulator.handoffs import READ_PATH, Handoff, Handoffs
 from millgate.servers.emulator.meters import Meters
@@ -28,12 +28,8 @@ from millgate.servers.emulator.prefixes import PrefixNames
 from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
 from millgate.servers.emulator.settings import EmulatorSettings
 from millgate.servers.emulator.troubles import BROKEN_OFF, FAILURE, Trouble, Troubles, error_event
+from millgate.servers.requests.fields import EVENTS
 
-EVENTS: Final[Headers] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-)
 GENERATION_PATHS: Final = {
     b"/v1/chat/completions": Surface.CHAT,
     b"/v1/completions": Surface.COMPLETION,

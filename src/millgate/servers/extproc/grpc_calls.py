@@ -190,12 +190,16 @@ class Health:
         self._watchers.pop(call, None)
 
 
-class _Check(CallHandler):
-    """One question, one answer."""
+class _Question(CallHandler):
+    """A call that asks for the health."""
 
     def __init__(self, health: Health, call: GrpcCall) -> None:
         self._health = health
         self._call = call
+
+
+class _Check(_Question):
+    """One question, one answer."""
 
     def on_message(self, data: bytes) -> None:
         """Answer."""
@@ -207,12 +211,8 @@ class _Check(CallHandler):
             self._call.finish()
 
 
-class _Watch(CallHandler):
+class _Watch(_Question):
     """A status that is told whenever it changes."""
-
-    def __init__(self, health: Health, call: GrpcCall) -> None:
-        self._health = health
-        self._call = call
 
     def on_message(self, data: bytes) -> None:
         """Begin to tell."""

@@ -13,13 +13,8 @@ import msgspec
 from millgate.dialects.contract import UNREADABLE, Dialect
 from millgate.http1.server.contract import Exchange, Headers, RequestHead
 from millgate.http1.wire.fields import Lines
-from millgate.servers.requests.fields import EVENT_STREAM, media_type
+from millgate.servers.requests.fields import EVENT_STREAM, EVENTS, media_type
 
-_HEAD: Final = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-)
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -64,7 +59,7 @@ class KeptAlive:
         if not self._inner.started:
             self._early = True
             ids = ((b"x-request-id", self._request_id), (b"request-id", self._request_id))
-            self._inner.start(200, (*_HEAD, *ids))
+            self._inner.start(200, (*EVENTS, *ids))
         self._inner.write(self._dialect.keep_alive)
         self._arm()
 

@@ -28,6 +28,12 @@ _VARYING: Final = frozenset(
 _STAYS: Final = _FRAMING | STEERING | _VARYING | ID_NAMES
 
 EVENT_STREAM: Final = b"text/event-stream"
+EVENTS: Final = (
+    (b"content-type", EVENT_STREAM + b"; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+)
+"""The head of a stream that is made here."""
 NO_RETRY: Final = (b"x-should-retry", b"false")
 """What tells SDKs that a retry is of no use."""
 _UPSTREAM_ID: Final = b"x-upstream-request-id"

@@ -141,9 +141,8 @@ class PromptTrend:
         if slope == 0.0:
             return 0.0
         prompts = centre.prompts
-        farthest = (
-            _DEVIATIONS * prompts.deviation
-        )  # from where most prompts lie; no farther is the line followed
+        # From where most prompts lie; no farther is the line followed.
+        farthest = _DEVIATIONS * prompts.deviation
         off = min(max(-farthest, prompt - prompts.mean), farthest)
         return slope * (off - 0.5 * slope * prompts.variance)
 

@@ -151,7 +151,11 @@ class CapacityForecast:
             opens = [at] * free + self._opens_at(ends, cycle_s, at) + self._opens_elsewhere(cycle_s, at)
             opens.sort()
             for parts in first.tolist():  # an array is asked for its items one by one
-                _heapreplace(opens, opens[0] + parts * each_s * dearness)
+                opens_at = opens[0] + parts * each_s * dearness
+                if len(opens) > 1:
+                    _heapreplace(opens, opens_at)
+                else:
+                    opens[0] = opens_at
             opens.sort()
             self._opens = opens
         rest = max(0.0, work_s - self._first_s) / usual_s

@@ -3,7 +3,7 @@
 `envoy` counts the external processor, for a JSON request through Envoy.
 
 The gate runs under `valgrind --tool=callgrind`, which counts what the process executes and not what the kernel does for it,
-so a busy machine changes little. Each unit has a gate of its own: as many unmeasured units first, then the counted ones.
+so a busy machine changes little but for timers, of which a slower request has more. Each unit has a gate of its own: as many unmeasured units first, then the counted ones.
 """
 
 import argparse

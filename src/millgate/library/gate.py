@@ -13,6 +13,7 @@ import asyncio
 import inspect
 import threading
 import time
+from asyncio import _get_running_loop
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import wraps
@@ -180,7 +181,7 @@ class Slot:
     # ---- synchronous
 
     def __enter__(self) -> Self:
-        if _runs_in_a_loop():
+        if _get_running_loop() is not None:
             raise RuntimeError(_BLOCKS)
         told = threading.Event()
         turn = _Turn(told.set)
@@ -268,14 +269,6 @@ class _Turn:
         except RuntimeError:
             return False
         return True
-
-
-def _runs_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:

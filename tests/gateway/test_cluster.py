@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from math import inf
-from typing import Literal
+from typing import Literal, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from millgate.core.events import EngineShare, LeaseGranted
 from millgate.core.snapshot import SharedNumber, SharedUse
 from millgate.gateway.cluster import Membership
 from millgate.gateway.settings import ClusterSettings
+from millgate.runtime.driver import Driver
 
 _SETTINGS = ClusterSettings("redis://nowhere", "test", "one", lease_s=0.4, renew_every_s=0.05, timeout_s=0.04)
 
@@ -69,7 +70,9 @@ class _World:
         settings = replace(_SETTINGS, when_gone=when_gone)
         self.skipped_s = 0.0
         self.loop = asyncio.get_running_loop()
-        self.member = Membership(settings, self.gate, lambda: self.loop.time() + self.skipped_s, self.store)
+        self.member = Membership(
+            settings, cast("Driver", self.gate), lambda: self.loop.time() + self.skipped_s, self.store
+        )
         self.member.on_change = lambda status: self.changes.append(status.state)
 
     async def until(self, holds: Callable[[], bool]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from gateway.harness import run, until
 from millgate.gateway import discovery
 from millgate.gateway.discovery import MOST_ADDRESSES, Discovery, DiscoverySettings, Stamp
+from millgate.observe.logs import ProcessLog
 
 
 class Names:
@@ -28,7 +29,7 @@ class Names:
         return answer
 
 
-class Log:
+class Log(ProcessLog):
     """Keeps lines."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """Notices: one line of a kind a minute, with how many there were."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 from millgate.core.words import FailureKind
 from millgate.gateway.notices import (
@@ -13,11 +14,12 @@ from millgate.gateway.notices import (
     EngineNotices,
     Notices,
 )
+from millgate.observe.logs import ProcessLog
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
 
 
-class Written:
+class Written(ProcessLog):
     """A log that keeps its lines, and a clock that stands where it is put."""
 
     def __init__(self) -> None:
@@ -205,7 +207,7 @@ class Caps:
         self.waits: list[float] = []
         self.cancelled = 0
         self.pauses: dict[str, float] = {}
-        self.notices = CapNotices(self.log, lambda: self.now, lambda: self.pauses, self._later)
+        self.notices = CapNotices(self.log, lambda: self.now, lambda: self.pauses, cast("Any", self._later))
 
     def _later(self, wait_s: float, look: Callable[[], None]) -> "Caps":
         del look

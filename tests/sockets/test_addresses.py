@@ -172,6 +172,46 @@ def test_another_answer_counts_for_the_next_connection() -> None:
     _run(body)
 
 
+def test_an_address_that_has_left_the_name_is_the_hosts_no_more_after_a_minute_of_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine is exchanged by its name. Under load connections to the old one were used for as long as it lived, for days."""
+
+    async def body(port: int) -> None:
+        monkeypatch.setattr(addresses, "LOOK_AGAIN_S", 0.02)
+        monkeypatch.setattr(addresses, "LEFT_AFTER_S", 0.3)
+        names = Names(GOOD)
+        host = HostAddresses("engine.test", port, names)
+        await _reach(host)
+        time = asyncio.get_running_loop().time
+
+        async def is_there_for(within_s: float) -> bool:
+            by = time() + within_s
+            while has := host.has(GOOD, time()):
+                if time() > by:
+                    return has
+                await asyncio.sleep(0.01)
+            return False
+
+        names.failure = socket.gaierror(-3, "Temporary failure in name resolution")
+        assert await is_there_for(0.6), "no answer says nothing"
+        names.failure, names.answer = None, (REFUSING, GOOD)
+        assert await is_there_for(0.6)
+        names.answer = (REFUSING,)
+        left_at = time()
+        assert not await is_there_for(2.0)
+        assert time() - left_at >= 0.3 - 0.05
+        assert host.has(REFUSING, time())
+        names.answer = (GOOD,)
+        await asyncio.sleep(0.05)
+        host.has(GOOD, time())  # it looks the name up again
+        await asyncio.sleep(0.05)
+        assert host.has(GOOD, time())
+        assert HostAddresses(GOOD, port).has("127.0.0.9", 1e9), "an address is no name"
+
+    _run(body)
+
+
 @pytest.mark.parametrize("failure", [socket.gaierror(-2, "Name or service not known"), None])
 def test_a_name_that_was_never_found_is_a_failure_in_words(failure: OSError | None) -> None:
     async def body(port: int) -> None:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from millgate.cluster.contract import Store
 from millgate.cluster.leases import (
@@ -22,11 +22,11 @@ from millgate.cluster.leases import (
     Shared,
 )
 from millgate.core.events import LeaseGranted
-from millgate.core.snapshot import SharedUse
 from millgate.gateway.settings import ClusterSettings
 from millgate.gateway.shares import holdings_of, lease_of, lines_of
 from millgate.observe.door import ClusterSnapshot
 from millgate.runtime.clock import MonotonicClock
+from millgate.runtime.driver import Driver
 
 # A first connection looks up names and shakes hands for TLS.
 _LEAST_CONNECT_S: Final = 0.5
@@ -54,16 +54,6 @@ def open_store(settings: ClusterSettings) -> Store:
     return RedisStore(anew(), settings.name, MonotonicClock.now, timeout_s=settings.timeout_s, anew=anew)
 
 
-class SharingCore(Protocol):
-    """The core as its driver shows it."""
-
-    def shared_use(self) -> SharedUse:
-        """Return what this replica holds and wants."""
-
-    def post(self, *events: LeaseGranted) -> None:
-        """Take this lease."""
-
-
 class Membership:
     """Renews this replica's lease and hands what is granted to the core; `time` is the core's clock.
 
@@ -72,7 +62,7 @@ class Membership:
     """
 
     def __init__(
-        self, settings: ClusterSettings, core: SharingCore, time: Callable[[], float], store: Store
+        self, settings: ClusterSettings, core: Driver, time: Callable[[], float], store: Store
     ) -> None:
         self._settings, self._core, self._time, self._store = settings, core, time, store
         self.on_change: Callable[[LeaseStatus], None] = lambda _status: None
@@ -85,7 +75,7 @@ class Membership:
             settings.replica,
             self._collect,
             self._apply,
-            self._changed,
+            lambda status: self.on_change(status),  # noqa: PLW0108 - it is set later
             time,
             LeaseSettings(starts_s, min(settings.renew_every_s, starts_s / _LEAST_RENEWALS), self._policy),
         )
@@ -155,9 +145,6 @@ class Membership:
             None if self._leased_at is None else now - self._leased_at,
             "" if status.state is RenewalState.LEASED else status.reason,
         )
-
-    def _changed(self, status: LeaseStatus) -> None:
-        self.on_change(status)
 
     def _collect(self) -> Shared:
         use = self._core.shared_use()

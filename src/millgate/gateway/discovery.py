@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from millgate.gateway.notices import NoticeLog
+from millgate.observe.logs import ProcessLog
 from millgate.sockets.addresses import Resolve, resolve
 
 MOST_ADDRESSES: Final = 64
@@ -49,7 +49,7 @@ class Discovery:
         self._overfull: set[str] = set()
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._log: NoticeLog | None = None
+        self._log: ProcessLog | None = None
         self._on_addresses: Callable[[], None] | None = None
         self._on_file: Callable[[], None] | None = None
 
@@ -70,7 +70,7 @@ class Discovery:
         if self._log is not None:
             self._watch()
 
-    def start(self, log: NoticeLog, on_addresses: Callable[[], None], on_file: Callable[[], None]) -> None:
+    def start(self, log: ProcessLog, on_addresses: Callable[[], None], on_file: Callable[[], None]) -> None:
         """Watch: `on_addresses` is called when a name has other addresses, `on_file` when the file has changed."""
         self._log, self._on_addresses, self._on_file = log, on_addresses, on_file
         for name, why in self._failures.items():

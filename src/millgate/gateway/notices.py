@@ -5,12 +5,14 @@ engines; no bytes of a client are in a line. An engine that goes down, or comes 
 a line within some seconds.
 """
 
+from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 from millgate.core.words import FailureKind, Reason
+from millgate.observe.logs import ProcessLog
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
 
@@ -27,30 +29,13 @@ LEAST_MOVE: Final = 0.1
 """Of a cap, as a share of the one that was told last: what a graph of streams shows as a step."""
 
 
-class NoticeLog(Protocol):
-    """Where the lines go."""
-
-    def warning(self, event: str, **fields: object) -> None:
-        """Report what an operator should look at."""
-
-    def info(self, event: str, **fields: object) -> None:
-        """Say what the process does."""
-
-
-class Timer(Protocol):
-    """What an event loop's `call_later` returns."""
-
-    def cancel(self) -> None:
-        """Call nothing any more."""
-
-
 class Notices:
     """Writes the first of a kind at once, and with the next one after `QUIET_S` how many there were since.
 
     `time` is the clock, in seconds. At most `MOST_KINDS` are known apart (INV-5); the longest known is forgotten first.
     """
 
-    def __init__(self, log: NoticeLog, time: Callable[[], float]) -> None:
+    def __init__(self, log: ProcessLog, time: Callable[[], float]) -> None:
         self._log = log
         self._time = time
         self._gave_up_at: deque[float] = deque(maxlen=MOST_GIVEN_UP)
@@ -131,7 +116,7 @@ class EngineNotices:
     """
 
     def __init__(
-        self, log: NoticeLog, time: Callable[[], float], later: Callable[[float, Callable[[], None]], object]
+        self, log: ProcessLog, time: Callable[[], float], later: Callable[[float, Callable[[], None]], object]
     ) -> None:
         self._log = log
         self._time = time
@@ -185,10 +170,10 @@ class CapNotices:
 
     def __init__(
         self,
-        log: NoticeLog,
+        log: ProcessLog,
         read: Callable[[], Mapping[str, int]],
         read_pauses: Callable[[], Mapping[str, float]],
-        later: Callable[[float, Callable[[], None]], Timer],
+        later: Callable[[float, Callable[[], None]], TimerHandle],
     ) -> None:
         self._log = log
         self._read = read
@@ -196,7 +181,7 @@ class CapNotices:
         self._paused: set[str] = set()
         self._later = later
         self._told: dict[str, int] = {}
-        self._timer: Timer | None = None
+        self._timer: TimerHandle | None = None
 
     def look(self) -> None:
         """Tell what has moved, and look again after `LOOK_S`; what an engine begins with is no line."""

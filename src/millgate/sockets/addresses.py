@@ -8,6 +8,7 @@ a moment (RFC 8305), and what was of no use is tried last for a while: a name wi
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Any, Final, cast
 
 from millgate.sockets.listening import is_ip
@@ -19,6 +20,10 @@ NEXT_AFTER_S: Final = 0.25
 """How long one address is tried alone: the Connection Attempt Delay of RFC 8305, section 5."""
 LOOK_UP_S: Final = 0.5
 """How long a connection waits for a name server where there is an answer of before."""
+LOOK_AGAIN_S: Final = 5.0
+"""How often a name is looked up of which connections are used again and again, as one with `discover: dns` is."""
+LEFT_AFTER_S: Final = 60.0
+"""How long an address is still the host's that no answer holds any more: some names have other ones of many in each answer."""
 SHUNNED_S: Final = 60.0
 """How long an address that was of no use is tried last."""
 
@@ -40,7 +45,8 @@ class HostAddresses:
         self._known: tuple[str, ...] = (host,) if is_ip(host) else ()
         self._is_fixed = bool(self._known)
         self._looking: asyncio.Task[None] | None = None
-        self._asked_at = 0.0
+        self._asked_at = self._told_at = 0.0
+        self._last_told: dict[str, float] = {}
         self._failure: Exception = OSError("its name has no address")
         self._shunned: dict[str, float] = {}
 
@@ -53,19 +59,37 @@ class HostAddresses:
         else:
             await self._race(_Race(make), tls)
 
+    def has(self, address: str, now: float) -> bool:
+        """Return whether the name has had this address within the last minute for which that is known; looks it up again now and then."""
+        if self._is_fixed:
+            return True
+        if now - self._asked_at > LOOK_AGAIN_S:
+            self._begin(now)
+        return self._told_at - self._last_told.get(address, -inf) < LEFT_AFTER_S
+
     async def _find(self) -> None:
         """Look the name up, one look for all that wait; late or failed it leaves the addresses of before."""
-        loop = asyncio.get_running_loop()
-        if self._looking is None:
-            self._looking, self._asked_at = loop.create_task(self._look()), loop.time()
-        left_s = max(0.0, self._asked_at + LOOK_UP_S - loop.time())
-        await asyncio.wait((self._looking,), timeout=left_s if self._known else None)
+        now = asyncio.get_running_loop().time()
+        looking = self._begin(now)
+        left_s = max(0.0, self._asked_at + LOOK_UP_S - now)
+        await asyncio.wait((looking,), timeout=left_s if self._known else None)
         if not self._known:
             raise self._failure
 
+    def _begin(self, now: float) -> asyncio.Task[None]:
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+            self._asked_at = now
+        return self._looking
+
     async def _look(self) -> None:
         try:
-            self._known = await self._look_up(self._host) or self._known
+            if found := await self._look_up(self._host):
+                self._known, self._told_at = found, asyncio.get_running_loop().time()
+                told = self._last_told | dict.fromkeys(found, self._told_at)
+                self._last_told = {
+                    each: at for each, at in told.items() if self._told_at - at < 2 * LEFT_AFTER_S
+                }
         except (OSError, UnicodeError) as failure:  # no name at all is no OSError
             self._failure = failure
         finally:

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from http1.client.engine import run, until
+from http1.client.engine import Receiver, engine, run, saying, sized, until
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.connecting import Connecting
 from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
 from millgate.http1.client.contract import AnswerHead
 from millgate.http1.client.pool import UpstreamPool
+from millgate.sockets import addresses
 
 
 class Deaf:
@@ -149,5 +150,35 @@ def test_an_engine_whose_machine_is_gone_without_a_word_is_noticed_within_a_minu
             assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
             pool.close()
             await until(lambda: pool.open == 0)
+
+    run(body())
+
+
+def test_a_connection_to_where_the_host_was_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        async def look_up(_host: str) -> tuple[str, ...]:
+            return tuple(answer)
+
+        async def ask(pool: UpstreamPool) -> None:
+            receiver = Receiver()
+            pool.request(b"GET", b"/", [], b"", receiver)
+            await until(lambda: receiver.over)
+
+        monkeypatch.setattr(addresses, "LOOK_AGAIN_S", 0.01)
+        monkeypatch.setattr(addresses, "LEFT_AFTER_S", 0.05)
+        answer = ["127.0.0.1"]
+        async with engine(saying(sized())) as stand:
+            pool = UpstreamPool("engine.test", stand.port, look_up=look_up)
+            kept: list[int] = []
+            for turn in range(80):
+                await ask(pool)
+                kept.append(pool.kept)
+                answer[:] = ["127.0.0.2"] if turn == 20 else answer
+                if turn > 20 and not pool.kept:
+                    break
+                await asyncio.sleep(0.01)
+            assert set(kept[:21]) == {1}
+            assert kept[-1] == 0
+            pool.close()
 
     run(body())

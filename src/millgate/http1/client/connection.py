@@ -243,6 +243,7 @@ class UpstreamConnection:
         "_transport",
         "_wide",
         "call",
+        "peer",
         "reused",
         "ssl",
         "stamp",
@@ -250,6 +251,7 @@ class UpstreamConnection:
 
     def __init__(self, pool: ConnectionShelf, first: UpstreamCall, ssl: tls.SSLContext | None = None) -> None:
         self.ssl = ssl
+        self.peer = ""
         self._first: UpstreamCall | None = first
         self._pool = pool
         self._clock = pool.sweep
@@ -348,6 +350,7 @@ class UpstreamConnection:
             return
         self._receive(self._pool.settings.receive_bytes)
         notice_silence(self._transport.get_extra_info("socket"))
+        self.peer = str((self._transport.get_extra_info("peername") or ("",))[0])
         self._pool.opened(self, first)
 
     def pause_writing(self) -> None:

@@ -214,8 +214,9 @@ class UpstreamPool(ConnectionShelf):
         asyncio.get_running_loop().call_exception_handler(context)
 
     def keep(self, connection: UpstreamConnection) -> None:
-        """Put an idle connection on the shelf; close it when the shelf is full, or when it was made with other certificates."""
-        if len(self._kept) < self.settings.kept_connections and connection.ssl is self._ssl:
+        """Put an idle connection on the shelf; close it when the shelf is full, and one of other certificates, or to where the host was."""
+        is_ours = connection.ssl is self._ssl and self._addresses.has(connection.peer, self.sweep.now)
+        if is_ours and len(self._kept) < self.settings.kept_connections:
             connection.stamp = self.sweep.now
             self._kept.append(connection)
         else:

@@ -1,13 +1,16 @@
 """A team over its budget, its rate or its streams is told which limit, how much is left, and when there is enough."""
 
+import asyncio
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from gateway.harness import Asked, chat, run, standing
+from gateway.stand import core_settings, gating
 from millgate.core.decisions import QuotaState, Yield
-from millgate.core.settings import QuotaLimit, QuotaRule
+from millgate.core.settings import QuotaLimit, QuotaRule, Settings
 from millgate.core.words import Counted, QuotaKind, Reason
 from millgate.dialects import DIALECTS
 from millgate.servers.requests.response_headers import refusal
@@ -121,3 +124,29 @@ def test_the_bucket_that_was_short_is_the_one_with_so_much_left() -> None:
     in_debt = decision._replace(bound=-40.0)
     assert in_debt.short_of is not None
     assert in_debt.short_of.rule == "rule"
+
+
+def test_a_reload_that_cuts_a_budget_while_a_request_runs_leaves_its_team_what_is_left() -> None:
+    """What the request got back in the end was taken for a charge: the team was refused for as long as the cut was deep."""
+    release = asyncio.Event()
+
+    async def slow(asked: Asked) -> None:
+        await release.wait()
+        await takes_thousand(asked)
+
+    def budget(amount: float) -> Settings:
+        rule = QuotaRule("budget", QuotaLimit(QuotaKind.TPD, amount))
+        return replace(core_settings(), quotas=(rule,))
+
+    async def body() -> None:
+        async with gating(slow, core=budget(1_000_000.0)) as stand:
+            running = asyncio.ensure_future(stand.ask(chat("word " * 3000, max_tokens=50)))
+            await stand.engine.next()
+            await stand.gateway.adopt(stand.gateway.settings, budget(20_000.0))
+            release.set()
+            assert (await running).status == 200
+            got = await stand.ask(chat())
+            assert got.status == 200
+            assert int(got.headers["x-ratelimit-remaining-tokens"]) > 18_000
+
+    run(body())

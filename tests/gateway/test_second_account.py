@@ -23,6 +23,7 @@ SPENT = (
 SPENT_TOO = (
     b'{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low"}}'
 )
+LIMITED = b'{"error":{"message":"Rate limit reached in organization org-ours","type":"tokens","code":"rate_limit_exceeded"}}'
 OURS = b'{"error":{"message":"Incorrect API key: *****lanted","type":"x","param":null,"code":"x"}}'
 
 
@@ -135,6 +136,32 @@ def test_an_account_that_refuses_the_gates_own_key_or_has_no_credit_costs_no_cli
             assert told == [("first", kind)] * len(stand.engine.asked)
             assert len(paid.asked) == 2
             await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize("status", [429, 503, 529])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_account_that_is_full_costs_no_client_its_answer_where_another_one_has_room(
+    status: int, stream: bool
+) -> None:
+    """Its words name the house's organization, and its limit is none of the client's."""
+
+    async def body() -> None:
+        async with two(always(status, LIMITED), answer_whole, own_key=True) as (stand, roomy):
+            for _ in range(3):
+                assert (await stand.ask(chat(stream=stream))).status == 200
+            assert len(roomy.asked) == 3
+            await stand.settle()
+        async with two(always(status, LIMITED), always(status, LIMITED), own_key=True) as (stand, _second):
+            got = await stand.ask(chat(stream=stream))
+            assert (got.status, got.body) == (status, LIMITED)
+            assert got.headers.get("retry-after-ms") is None
+        async with two(always(status, LIMITED), answer_whole) as (stand, second):
+            got = await stand.ask(chat(stream=stream), authorization="Bearer theirs")
+            assert (got.status, len(second.asked)) == (status, 0), (
+                "the limit is that of the client's own account"
+            )
 
     run(body())
 

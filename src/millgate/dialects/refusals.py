@@ -188,8 +188,8 @@ class Refuser:
             pause = b"retry-after: %d\r\nretry-after-ms: %d\r\n" % (ceil(hint_s), ceil(hint_s * 1000))
             more, body = prepared.later_lines + pause, prepared.later % hint_s
         if numbers:
-            row, never = REASONS[reason], "" if reason is Reason.QUOTA else _NEVER
-            tail = _LATER % hint_s if retry else never
+            row = REASONS[reason]
+            tail = _LATER % hint_s if retry else "" if reason is Reason.QUOTA else _NEVER
             body = self._body(self._words(row), f"{row.message}: {numbers}{tail}")
         lines = _lines(request_id, more)
         return prepared.status, lines, self._ended(body, request_id), prepared.close

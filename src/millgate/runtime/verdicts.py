@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from millgate.core.words import FailureKind, QuotaKind
+from millgate.core.words import UNREAD, FailureKind, QuotaKind
 from millgate.dialects.contract import EngineError
 from millgate.dialects.quota_headers import Headers, date_s
 from millgate.dialects.refusals import LEAST_HINT_S, MOST_HINT_S
@@ -45,8 +45,8 @@ def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
 
 
 def is_left_undone(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
-    """Whether the engine has done nothing of the request, so that another one may: it knows no such model or path, or refuses the gate's own key or account."""
-    return said.blames_name or (own_key and (said.blames_key or kind is FailureKind.NO_CREDIT))
+    """Whether the engine has done nothing of the request, so that another one may: it knows no such model or path, or refuses the gate's own key, or its account."""
+    return said.blames_name or (own_key and (said.blames_key or kind in UNREAD))
 
 
 def blame(status: int, hint: float | None = None) -> Said:

@@ -146,6 +146,17 @@ def test_a_lower_limit_than_configured_is_believed_and_a_higher_one_is_not() -> 
     assert amount(full) == 60
 
 
+def test_a_limit_that_the_provider_lowers_while_a_request_runs_leaves_no_debt() -> None:
+    """Configured for fifty times what the account has: after its first answer it was shut for most of a minute."""
+    account = Account(AccountSettings((QuotaLimit(QuotaKind.TPM, 5_000_000.0),)), 0.0)
+    reservation = account.take(20, 256, None, 0.0)
+    account.seen((Remaining(QuotaKind.TPM, 100_000.0, 99_000.0, 0.6),), 0.01)
+    account.settle(reservation, 20, 0, 2, 0.02)
+
+    assert account.wait_s(20, 256, None, 0.02) == 0.0
+    assert account.levels(0.02)[0] > 0.9
+
+
 def test_a_limit_that_the_provider_lowers_and_raises_again_is_followed_up_to_the_configured_one() -> None:
     full = rested(RPM)
     full.seen((Remaining(QuotaKind.RPM, 60, 60),), 1000.0)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as some
 
-from millgate.core.quotas.bucket import Bucket
+from millgate.core.quotas.bucket import PARTS, Bucket
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,64 @@ def test_a_larger_burst_gives_no_refund_for_what_was_open_before() -> None:
     bucket.change(10.0, 200.0, now=20.0)
 
     assert bucket.give(100, mark, now=20.0) == 0.0
+
+
+def test_a_smaller_burst_turns_no_refund_into_a_charge() -> None:
+    """The level of before was held against the burst of after: a request that was under way when a provider said a smaller limit left a debt of many bursts."""
+    bucket = Bucket(10.0, 1000.0, now=0.0)
+    mark = bucket.take(100, now=0.0)
+    bucket.change(1.0, 50.0, now=0.0)
+    assert bucket.level(0.0) == 50.0
+
+    assert bucket.give(90, mark, now=0.0) == 0.0
+    assert bucket.level(0.0) == 50.0
+
+
+def test_what_is_below_a_smaller_burst_keeps_its_refund() -> None:
+    bucket = Bucket(1.0, 1000.0, now=0.0)
+    mark = bucket.take(980, now=0.0)
+    bucket.change(1.0, 50.0, now=0.0)
+
+    assert bucket.give(980, mark, now=0.0) == 30.0, "as full as it would have been"
+
+
+_STEPS = some.lists(
+    some.tuples(
+        some.floats(0.0, 5.0),
+        some.one_of(
+            some.tuples(some.just("take"), some.floats(0.0, 60.0)),
+            some.tuples(some.just("fall"), some.floats(0.3, 1.0)),
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(before=some.floats(0.0, 100.0), taken=some.floats(0.0, 80.0), steps=_STEPS)
+def test_inv_6_a_refund_after_falls_of_the_burst_is_what_a_smaller_reservation_would_have_left(
+    before: float, taken: float, steps: list[tuple[float, tuple[str, float]]]
+) -> None:
+    """Two buckets live through the same, of which one was never asked for what the other gives back."""
+    large, small = Bucket(4.0, 100.0, now=0.0), Bucket(4.0, 100.0, now=0.0)
+    large.take(before, now=0.0)
+    small.take(before, now=0.0)
+    mark = large.take(taken, now=0.0)
+    now = debt = 0.0
+    for after_s, (what, amount) in steps:
+        now += after_s
+        debt = max(debt, -large.level(now))
+        for bucket in (large, small):
+            if what == "take":
+                bucket.take(amount, now)
+            else:
+                bucket.change(bucket.rate_per_s * amount, bucket.burst * amount, now)
+    due = small.level(now) - large.level(now)
+    given = large.give(taken, mark, now)
+
+    assert 0.0 <= given <= due + 1e-6
+    assert given >= due - debt - 100.0 * (len(steps) + 1) / PARTS - 1e-6, (
+        "how deep a debt is, is not remembered"
+    )
 
 
 def test_it_is_idle_only_when_full_and_settled() -> None:

@@ -146,9 +146,11 @@ class Bucket:
         return self._wanted if now <= self._wanted_until else 0.0
 
     def _turn_to(self, rate_per_s: float, burst: float, now: float) -> None:
-        level = self.level(now)
+        level = min(self.level(now), burst)
+        if burst < self.burst:  # a peak has as much room below the new burst as it had below the old one
+            self._peak_levels = [max(0.0, peak - self.burst + burst) for peak in self._peak_levels]
         self._remember(burst if burst > self.burst else level)
-        self._level = min(level, burst)
+        self._level = level
         self._at = now
         self.rate_per_s = rate_per_s
         self.burst = burst

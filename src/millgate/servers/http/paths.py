@@ -44,8 +44,7 @@ def methods(path: bytes, pages: frozenset[bytes] = frozenset()) -> tuple[bytes, 
 def meant(path: bytes) -> bytes:
     """Return the served path that a request for one that is not served probably means, empty where none is near."""
     rest = _BEFORE.sub(b"", path.lower(), 1).rstrip(b"/")
-    near = (b"/v1/" + rest, b"/" + rest)
-    return next((known for known in near if known in BY_PATH or known == MODELS), b"")
+    return next((near for near in (b"/v1/" + rest, b"/" + rest) if near in BY_PATH or near == MODELS), b"")
 
 
 def takes_permit(path: bytes) -> bool:

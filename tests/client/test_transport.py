@@ -228,7 +228,10 @@ def test_a_cancelled_call_leaves_the_line_and_the_flight(library: Any) -> None:
 
     async def body(url: str) -> None:
         module: Any = httpx if library is for_httpx else httpx2
-        transport = library.AsyncGateTransport(settings=HostSettings(max_inflight=1))
+        kind: Any = (
+            for_httpx.AsyncGateTransport if library is for_httpx else for_httpx2.AsyncHttpx2GateTransport
+        )
+        transport = kind(settings=HostSettings(max_inflight=1))
         async with module.AsyncClient(transport=transport, base_url=url) as client:
             first, second = (asyncio.create_task(client.post("/", content=b"x")) for _ in range(2))
             await asyncio.sleep(0.1)

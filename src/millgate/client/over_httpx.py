@@ -1,8 +1,7 @@
 """What the transports for httpx and httpx2 share: the two libraries have the same classes, each its own."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from millgate.client.call import Leaving
 from millgate.client.session import HostSettings
@@ -15,21 +14,20 @@ from millgate.client.transport import (
     carry_async,
 )
 
-_MOST_CONNECTIONS, _MOST_KEPT_CONNECTIONS = 1000, 100
+MOST_CONNECTIONS, MOST_KEPT_CONNECTIONS = 1000, 100
 """As the SDKs' own clients: the window is what binds."""
-_TIMEOUT_S, _CONNECT_WITHIN_S = 600.0, 5.0
+TIMEOUT_S, CONNECT_WITHIN_S = 600.0, 5.0
 """As the SDKs' own; a call's `timeout=` goes before it."""
 
 
 class HttpxFamily(NamedTuple):
-    """The classes of one library that a conversation needs: an answer, two errors, watched bodies, and how a plain transport is made."""
+    """The classes of one library that a conversation needs: an answer, two errors, watched bodies."""
 
     response: Callable[..., Any]
     not_read: type[Exception]
     pool_timeout: type[Exception]
     stream: Callable[[Any, Leaving | None], Any]
     async_stream: Callable[[Any, Leaving | None], Any]
-    plain: Callable[[], Any]
 
 
 class _WatchedBody:
@@ -78,12 +76,11 @@ class AsyncWatchedStream(_WatchedBody):
 
 
 class _GateCalls:
-    """Leads the calls of one transport of a family, sent by `inner`, by default a plain one, to their last answers: see `millgate.client.call`."""
+    """Leads the calls of one transport of this family, sent by `inner`, to their last answers: see `millgate.client.call`."""
 
-    _family: ClassVar[HttpxFamily]
-
-    def __init__(self, inner: Any = None, settings: HostSettings | None = None) -> None:
-        self._inner = inner or self._family.plain()
+    def __init__(self, inner: Any, family: HttpxFamily, settings: HostSettings | None) -> None:
+        self._inner = inner
+        self._family = family
         self.sessions = HostSessions(settings)
 
     def _made_up(self) -> Any:
@@ -129,29 +126,3 @@ class AsyncGateCalls(_GateCalls):
     async def aclose(self) -> None:
         """Close the wrapped transport."""
         await self._inner.aclose()
-
-
-def transports(library: Any) -> tuple[Any, Any]:
-    """Return the classes of the transports of httpx or httpx2: for threads, and for asyncio."""
-    limits = library.Limits(
-        max_connections=_MOST_CONNECTIONS, max_keepalive_connections=_MOST_KEPT_CONNECTIONS
-    )
-    family = HttpxFamily(
-        library.Response,
-        library.RequestNotRead,
-        library.PoolTimeout,
-        type("Stream", (WatchedStream, library.SyncByteStream), {}),
-        type("AsyncStream", (AsyncWatchedStream, library.AsyncByteStream), {}),
-        partial(library.HTTPTransport, limits=limits),
-    )
-    async_family = family._replace(plain=partial(library.AsyncHTTPTransport, limits=limits))
-    return (
-        type("GateTransport", (GateCalls, library.BaseTransport), {"_family": family}),
-        type("AsyncGateTransport", (AsyncGateCalls, library.AsyncBaseTransport), {"_family": async_family}),
-    )
-
-
-def client_fields(library: Any, more: dict[str, Any]) -> dict[str, Any]:
-    """Return how a client of httpx or httpx2 is made, but for its transport; `more` goes before what is usual."""
-    timeout = library.Timeout(_TIMEOUT_S, connect=_CONNECT_WITHIN_S)
-    return {"timeout": timeout, "follow_redirects": True, **more}

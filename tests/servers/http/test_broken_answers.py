@@ -11,6 +11,7 @@ from gateway.harness import DONE, ROLE, Answer, Asked, Script, Stand, answer, ch
 from millgate.core.settings import LaneSettings
 from millgate.core.words import FailureKind
 from millgate.servers.http.contract import DoorSettings
+from millgate.sockets.addresses import HostAddresses
 
 
 def last_event(got: Answer) -> dict[str, object]:
@@ -297,7 +298,8 @@ def test_an_engine_that_cannot_be_reached_is_a_bad_gateway_with_advice() -> None
         async with standing() as stand:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
-            stand.gateway.door.engines["engine"].upstream._port = port  # type: ignore[attr-defined]
+            nowhere = HostAddresses("127.0.0.1", port)
+            stand.gateway.door.engines["engine"].upstream._addresses = nowhere  # type: ignore[attr-defined]
             got = await stand.ask(chat())
             assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
             assert got.headers["retry-after"] == "5"

@@ -74,10 +74,10 @@ def test_inv_2_answers_are_counted_under_either_name(said: dict[str, int], answe
 @pytest.mark.parametrize(
     ("said", "bound"),
     [
-        ({"n_predict": 8}, 8),
+        ({"n_predict": 8}, None),
         ({"n_predict": 8, "max_tokens": 1}, 8),
         ({"n_predict": 1, "max_tokens": 8}, 8),
-        ({"n_predict": 0}, 1),
+        ({"n_predict": 0, "max_tokens": 2}, 2),
         ({"n_predict": -1}, None),
         ({"n_predict": -1, "max_tokens": 1}, None),
         ({"n_predict": None, "max_tokens": 8}, 8),

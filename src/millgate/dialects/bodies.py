@@ -220,10 +220,10 @@ def most_of(*counts: int | None) -> int:
 
 
 def bound_of(usual: int | None, predicted: int | None) -> int | None:
-    """Return the bound of an answer that a request gives under two names, the larger: llama.cpp takes the second, others the first."""
-    if predicted is None:
+    """Return the bound of an answer that holds at every engine: llama.cpp takes the second of two names, others know the first alone."""
+    if usual is None or predicted is None:
         return usual
-    return None if predicted < 0 else max(predicted, usual or 1)
+    return None if predicted < 0 else max(predicted, usual)
 
 
 def count_texts(raw: bytes, field: str, most: int) -> int:

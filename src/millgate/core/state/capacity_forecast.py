@@ -261,13 +261,14 @@ class CapacityForecast:
             self._ends = sorted(
                 [end for each, at in running for end in [_list_anew(each, at)] * each.streams]
             )
-            self._noted.clear()
-            # Beyond that building the list anew is cheaper than changing it.
-            self._most_notes = len(self._ends) // 4
         elif self._noted:
             for permit, engine in self._noted:
                 self._list_again(permit, engine)
-            self._noted.clear()
+        else:
+            return self._ends
+        self._noted.clear()
+        # Beyond that building the list anew is cheaper than changing it.
+        self._most_notes = len(self._ends) // 4
         return self._ends
 
     def _running(self) -> list[tuple[Permit, Engine]]:

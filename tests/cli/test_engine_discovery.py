@@ -185,6 +185,7 @@ def test_engines_follow_a_file(commands: list[Command], engines: int, tmp_path: 
     until(lambda: standing(admin) == {"b": True}, "the first engine has gone")
     assert chat(url) == 200
     assert "millgate_config_reload_success 1.0" in ask(admin, "GET", "/metrics")[1].decode()
+    until(lambda: len(events(gate, "engines changed")) == 2, "the log has told it")
     assert [(line["came"], line["gone"]) for line in events(gate, "engines changed")] == [
         (["b"], []),
         ([], ["a"]),

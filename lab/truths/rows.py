@@ -15,8 +15,9 @@ import numpy as np
 from lab.laws import erlang, hyperexponential
 from lab.truths import formulas
 from lab.truths.queue import Column, Tally, TruthQueue, observe
+from millgate.core.decisions import Yield
 from millgate.sim.calculator import erlang_b, erlang_c
-from millgate.sim.clients.retry_behaviour import SDK_RETRIES, RetryBehaviour, Sdk
+from millgate.sim.clients.retry_behaviour import SDK_RETRIES, Sdk
 from millgate.sim.laws import constant, exponential, lognormal
 from millgate.sim.randomness import Draws
 
@@ -24,13 +25,19 @@ MEAN_TOLERANCE, SHARE_TOLERANCE = 0.01, 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Orbiting(RetryBehaviour):
+class Orbiting:
     """Tries again after an exponential time, for ever: the classical retrial queue."""
 
     mean_s: float
+    labels: bool = False
+
+    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
+        """Return an exponential time; `dice` must be uniform."""
+        del decision
+        return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """Return an exponential time; `dice` must be uniform."""
+        """Return an exponential time."""
         del attempts
         return -self.mean_s * log1p(-dice.next())
 

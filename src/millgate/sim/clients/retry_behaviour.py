@@ -5,7 +5,8 @@ to 8 s, each cut by up to a quarter at random. A hint up to two minutes is taken
 `x-should-retry: false` ends it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Protocol
 
 from millgate.core.decisions import Yield
 from millgate.sim.randomness import Draws
@@ -15,37 +16,46 @@ _SDK_FIRST_S, _SDK_LONGEST_S, _SDK_JITTER = 0.5, 8.0, 0.25
 _SDK_LONGEST_HINT_S = 120.0
 
 
-@dataclass(frozen=True, slots=True)
-class RetryBehaviour:
+class RetryBehaviour(Protocol):
     """How one kind of client returns; `attempts` counts the attempts made so far, at least 1.
 
     `labels` says whether its retries carry `x-stainless-retry-count`.
     """
 
-    labels: bool = field(default=False, kw_only=True)
+    @property
+    def labels(self) -> bool:
+        """Whether retries are labelled."""
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Return after how many seconds it tries again, None for giving up: as after a failure, unless it reads what refusals say."""
-        del decision
-        return self.after_failure(attempts, dice)
+        """Return after how many seconds it tries again, None for giving up."""
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """The same after an engine's failure or its own time-out: give up, unless it is another kind."""
+        """The same after an engine's failure or its own time-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """Takes the first answer for the last."""
+
+    labels: bool = False
+
+    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
+        """Give up."""
+        del decision, attempts, dice
+        return None
+
+    def after_failure(self, attempts: int, dice: Draws) -> float | None:
+        """Give up."""
         del attempts, dice
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Never(RetryBehaviour):
-    """Takes the first answer for the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sdk(RetryBehaviour):
+class Sdk:
     """The official SDKs: a few retries, the hint where there is one, else exponential back-off."""
 
     retries: int = SDK_RETRIES
-    labels: bool = field(default=True, kw_only=True)
+    labels: bool = True
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
         """Return the hint while tries are left and the server does not say that it is useless."""
@@ -64,11 +74,17 @@ class Sdk(RetryBehaviour):
 
 
 @dataclass(frozen=True, slots=True)
-class Instant(RetryBehaviour):
+class Instant:
     """A loop without manners: again at once, whatever the answer said."""
 
     retries: int = 10
     pause_s: float = 0.01
+    labels: bool = False
+
+    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
+        """Come back at once."""
+        del decision
+        return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
         """Come back at once."""
@@ -77,11 +93,11 @@ class Instant(RetryBehaviour):
 
 
 @dataclass(frozen=True, slots=True)
-class Honouring(RetryBehaviour):
+class Honouring:
     """Comes back exactly when told, as often as it is told, and stays away when that is said to be useless."""
 
     failures: int = 2
-    labels: bool = field(default=True, kw_only=True)
+    labels: bool = True
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
         """Return the hint, or give up when told so."""
@@ -94,12 +110,18 @@ class Honouring(RetryBehaviour):
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshing(RetryBehaviour):
-    """A person at a page, who reads no headers: presses refresh when tired or refused, with this chance, until out of temper."""
+class Refreshing:
+    """A person at a page: presses refresh when tired or refused, with this chance, until out of temper."""
 
     chance: float = 0.7
     most: int = 3
     pause_s: float = 1.0
+    labels: bool = False
+
+    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
+        """Press refresh, by chance; a person does not read headers."""
+        del decision
+        return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
         """Press refresh, by chance."""

@@ -127,7 +127,7 @@ dist: packages ## sdist and compiled wheel in dist/, the wheel tried in an empty
 lowest: packages ## a smoke part of the tests on the lowest versions that pyproject.toml allows (uses the network)
 	@rm -rf build/lowest && $(BIN)/uv --quiet venv --python $(BIN)/python build/lowest
 	@$(INTERPRETED)=1 $(BIN)/uv --quiet pip install --python build/lowest --resolution lowest-direct -e '.[client,sim]'
-	@$(BIN)/uv --quiet pip install --python build/lowest anthropic hatchling hypothesis openai pytest pytest-xdist trustme
+	@$(BIN)/uv --quiet pip install --python build/lowest anthropic hatchling hypothesis openai pytest pytest-xdist starlette trustme uvicorn
 	@echo "lowest: $$($(BIN)/uv --quiet pip freeze --python build/lowest --exclude-editable | tr '\n' ' ')"
 	build/lowest/bin/pytest -n 2 -W default -p no:cacheprovider $(SMOKE)
 

@@ -1,4 +1,4 @@
-"""`millgate check` says which certificates have expired or soon will, whoever they are shown to."""
+"""`millgate check` says which certificates have expired or soon will, of doors and of those towards engines alike."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_replicas_of_two_layouts_share_a_store_during_a_rolling_upgrade_and_the_
 
 @pytest.mark.parametrize("damage", [b"\xc1", b"\x93\x01", b"\xa3old", b""])
 def test_a_record_that_cannot_be_read_counts_as_lost_state(start_redis: Start, damage: bytes) -> None:
-    """Its script failed for every replica and for good: nobody had a lease until an operator deleted the key."""
+    """Its script failed for every replica and for good: no replica had a lease until an operator deleted the key."""
     server = start_redis()
 
     async def story(asker: Asker) -> None:

@@ -443,7 +443,7 @@ def test_gauges_may_stand_at_a_port_of_their_own() -> None:
     run(body())
 
 
-def test_an_engine_whose_gauges_nobody_may_read_is_not_asked_for_them() -> None:
+def test_an_engine_without_a_metrics_page_is_not_asked_for_one() -> None:
     async def body() -> None:
         engine = FakeEngine(answer_whole, b"vllm:num_requests_running 3\n")
         await engine.start()

@@ -9,7 +9,7 @@ from millgate.config.problems import Problem, SettingPath
 from millgate.gateway import lifetimes
 
 SOON: Final = timedelta(days=30)
-"""When those who renew certificates of 90 days do it; of one that lives shorter the last third is soon."""
+"""Certificates of 90 days are renewed this long before their end; of one that lives shorter the last third is soon."""
 
 
 def ageing(loaded: Loaded) -> Iterator[Problem]:

@@ -122,8 +122,8 @@ class Permit:
 
 # An engine that has not let go after this many abort lags ignores hang-ups, until it lets go long before its answer's end.
 _IGNORING_LAGS: Final = 3.0
-# That is before this share of what was left of the answer. SGLang takes 2 s to abort a stream, and 4 s to see that nobody
-# waits for a whole answer (its `tokenizer_manager.py`).
+# It lets go long before the end when this share of what was left of the answer has not passed. SGLang takes 2 s to abort a
+# stream, and 4 s to see that the client of a whole answer has left (its `tokenizer_manager.py`).
 _LETS_GO_SHARE: Final = 0.5
 _IGNORING: Final = frozenset((IgnoresHangups.YES, IgnoresHangups.WHOLE))
 

@@ -110,8 +110,8 @@ def _refused(answer: AdminAnswer) -> RefusedRequest:
 
 async def _show(exchange: Exchange, feed: LiveFeed[Any], reads: asyncio.Event) -> None:
     """Send frames until the watcher or the feed ends it; however that is, the watcher leaves."""
-    exchange.start(200, FEED_HEADERS)
     try:
+        exchange.start(200, FEED_HEADERS)
         async with aclosing(feed.frames()) as frames:
             async for frame in frames:
                 exchange.write(frame)

@@ -11,7 +11,12 @@ from millgate.dialects.far_reading import Question, answer
 
 RESERVED = (
     "kv_transfer_params",
+    "ec_transfer_params",
     "session_params",
+    "disaggregated_params",
+    "migration_request",
+    "with_cache",
+    "preserve_cache",
     "bootstrap_host",
     "bootstrap_port",
     "bootstrap_room",
@@ -61,6 +66,8 @@ def test_a_reserved_field_is_found(path: str, field: str, value: Any) -> None:
         (r"\u0062ootstrap_host", "bootstrap_host"),
         (r"bootstrap\u005Froom", "bootstrap_room"),
         (r"session_param\u0073", "session_params"),
+        (r"with\u005fcache", "with_cache"),
+        (r"m\u0069gration_request", "migration_request"),
     ],
 )
 @pytest.mark.parametrize("content", ["hi", "x" * 5_000, "x" * 70_000], ids=["short", "longer", "long"])
@@ -86,12 +93,18 @@ def test_a_name_twice_is_found_and_so_is_one_behind_arrays(content: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["kv_transfer_params", r"kv_transfer\u005fparams", r"k\u0076_transfer_params"]
+    ("name", "field"),
+    [
+        ("kv_transfer_params", "kv_transfer_params"),
+        (r"kv_transfer\u005fparams", "kv_transfer_params"),
+        (r"k\u0076_transfer_params", "kv_transfer_params"),
+        ("ec_transfer_params", "ec_transfer_params"),
+    ],
 )
 @pytest.mark.parametrize("value", ["{}", '"x"', "[1]"])
-def test_the_hand_over_is_found_among_the_extras_that_vllm_copies(name: str, value: str) -> None:
+def test_the_hand_over_is_found_among_the_extras_that_vllm_copies(name: str, field: str, value: str) -> None:
     body = f'{{"messages":[{{"role":"user","content":"hi"}}],"vllm_xargs":{{"a":1,"{name}":{value}}}}}'
-    assert found("/v1/chat/completions", body.encode()) == "vllm_xargs.kv_transfer_params"
+    assert found("/v1/chat/completions", body.encode()) == f"vllm_xargs.{field}"
 
 
 @pytest.mark.parametrize(
@@ -105,11 +118,20 @@ def test_the_hand_over_is_found_among_the_extras_that_vllm_copies(name: str, val
         {"vllm_xargs": {"a_params": 1}},
         {"vllm_xargs": "kv_transfer_params"},
         {"my_params": 1, "kv_transfer_params_": 2, "xbootstrap_host": 3},
+        {"use_cache": True, "prompt_cache_key": "with_cache", "metadata": {"preserve_cache": "1"}},
     ],
 )
 def test_what_no_engine_reads_there_passes(more: dict[str, Any]) -> None:
     body = {"messages": [{"role": "user", "content": '"bootstrap_host"'}], **more}
     assert found("/v1/chat/completions", json.dumps(body).encode()) == ""
+
+
+@pytest.mark.parametrize("name", ["bootstrap_" + "x" * 100_000, "x" * 100_000 + "_transfer_params"])
+@pytest.mark.parametrize("body", ['{"prompt":"hi","%s":1}', '{"prompt":"hi","vllm_xargs":{"%s":1}}'])
+def test_of_a_name_without_end_the_beginning_is_told(name: str, body: str) -> None:
+    told = found("/v1/completions", (body % name).encode())
+    assert len(told) <= len("vllm_xargs.") + 64
+    assert bool(told) is ("xargs" not in body or name.endswith("params"))
 
 
 def test_a_frame_that_was_seen_with_a_reserved_field_still_has_it() -> None:

@@ -65,7 +65,7 @@ class ListenConfig(Section):
         max_length=256,
         description="Networks (CIDR, IPv4 and IPv6) of proxies whose `x-millgate-tenant` and `x-millgate-lane` are "
         "believed; from other peers they are dropped and counted. Only these may send what chooses an engine's cache "
-        "(`kv_transfer_params`, `bootstrap_*`, `session_params`): such a proxy must refuse it from its own clients.",
+        "(docs/security.md names the fields): such a proxy must refuse it from its own clients.",
     )
     session_headers: tuple[HeaderName, ...] = Field(
         default=("x-session-id", "x-dynamo-session-id", "x-claude-code-session-id", "session-id"),

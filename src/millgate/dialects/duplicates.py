@@ -20,15 +20,25 @@ from millgate.dialects.contract import BadInputError
 _LLAMAS = ("n_cmpl", "n_predict")
 FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "min_tokens", "ignore_eos", "n", *_LLAMAS)
 
-_KV_TRANSFER: Final = "kv_transfer_params"
-_RESERVED: Final = (_KV_TRANSFER, "session_params")
-"""vLLM's and its kin's hand-over of a KV cache; SGLang's sessions."""
+_RESERVED: Final = (
+    "session_params",
+    "disaggregated_params",
+    "migration_request",
+    "with_cache",
+    "preserve_cache",
+)
+"""SGLang's sessions; TensorRT-LLM's hand-over of a KV cache (`DisaggregatedParams`); LMDeploy's, and what keeps a cache there for one."""
+_TRANSFER: Final = "_transfer_params"
+"""vLLM's and its kin's hand-over: `kv_transfer_params` of prompts, `ec_transfer_params` of pictures."""
 _RESERVED_PREFIX: Final = "bootstrap_"
 """SGLang's hand-over: `bootstrap_host`, `bootstrap_port`, `bootstrap_room`."""
-_RESERVED_SIGNS: Final = (b'_params"', b'"bootstrap_')
+_RESERVED_SIGNS: Final = (b'_params"', b'"bootstrap_', b'_cache"', b'"migration_request"')
 """One of them stands in every body that names such a field without an escape."""
 _EXTRAS: Final = "vllm_xargs"
 """vLLM copies its members to where it looks for the hand-over (`to_sampling_params` of its protocol classes)."""
+
+_SHOWN_CHARS: Final = 64
+"""So much of a reserved field's name is told: what ends or begins as one may be as long as the body."""
 
 MOST_MEMBERS: Final = 4_096
 """How many fields a body that has to be looked at again may have: providers document some forty."""
@@ -91,8 +101,8 @@ class FieldGuard:
                 raise ValueError("too many members")
             if key in counts:
                 counts[key] += 1
-            elif key in _RESERVED or key.startswith(_RESERVED_PREFIX):
-                reserved = key
+            elif key in _RESERVED or key.endswith(_TRANSFER) or key.startswith(_RESERVED_PREFIX):
+                reserved = key[:_SHOWN_CHARS]
             elif key == _EXTRAS:
                 extras = True
 
@@ -100,27 +110,27 @@ class FieldGuard:
             read_keys(body, note)
         except ValidationError:
             raise BadInputError(f"body: an object of at most {MOST_MEMBERS} fields is expected") from None
-        if extras and not reserved and _hands_over(body):
-            reserved = f"{_EXTRAS}.{_KV_TRANSFER}"
+        if extras and not reserved and (name := _handed_over(body)):
+            reserved = f"{_EXTRAS}.{name}"
         return Found(next((field for field, count in counts.items() if count > 1), ""), reserved)
 
 
 _extras: Final = msgspec.json.Decoder(msgspec.defstruct("Extras", [(_EXTRAS, Raw)]))
 
 
-def _hands_over(body: bytes) -> bool:
-    """Whether the extras of this body name a hand-over; extras that are no object are the engine's to refuse."""
-    names: list[str] = []
+def _handed_over(body: bytes) -> str:
+    """Return the hand-over that the extras of this body name, nothing if none; extras that are no object are the engine's to refuse."""
+    names = [""]
 
     def note(key: str) -> None:
-        if key == _KV_TRANSFER:
-            names.append(key)
+        if key.endswith(_TRANSFER):
+            names.append(key[:_SHOWN_CHARS])
 
     try:
         read_keys(bytes(getattr(_extras.decode(body), _EXTRAS)), note)
     except ValidationError:
-        return False
-    return bool(names)
+        return ""
+    return names[-1]
 
 
 def _outside(body: bytes, arrays: Sequence[Raw]) -> bytes:

@@ -33,8 +33,11 @@ from millgate.wiring.governor import build_governor
 class Room:
     """A real core with one engine, and a witness of everything that it decides."""
 
-    def __init__(self, path: Path, max_inflight: int = 1, **lane: Any) -> None:
-        settings = Settings((LaneSettings("interactive", **lane),), (EngineSettings("gpu", max_inflight),))
+    def __init__(
+        self, path: Path, max_inflight: int = 1, engines: tuple[str, ...] = ("gpu",), **lane: Any
+    ) -> None:
+        every = tuple(EngineSettings(name, max_inflight) for name in engines)
+        settings = Settings((LaneSettings("interactive", **lane),), every)
         self.core = build_governor(settings, 0.0)
         self.traffic = Traffic()
         self.log = AttemptLog(str(path), boot="b007", first_lane="interactive", tenants=["acme"])
@@ -123,6 +126,29 @@ def test_every_way_to_end_leaves_one_line_with_its_outcome_and_cause(tmp_path: P
         5: ("yielded", "draining"),
         6: ("yielded", "too_late"),
         7: ("yielded", "draining"),
+    }
+
+
+def test_who_was_with_an_engine_that_did_nothing_and_was_refused_then_has_it_in_its_line(
+    tmp_path: Path,
+) -> None:
+    room = Room(tmp_path / "log", engines=("gpu", "other"), deadline_s=5.0)
+    room.post(0.0, *(Arrived(number, max_tokens=10) for number in (1, 2, 3)))
+    room.post(1.0, Finished(1, 10, 10), Released(1))  # 3 has waited, and is admitted now
+    for number in (2, 3):
+        room.accounting.upstream_named(number, b"theirs")
+    room.post(1.5, Arrived(4, max_tokens=10))
+    room.post(2.0, Failed(3, FailureKind.STATUS, Sent.NONE), Released(3))
+    room.post(6.5, Tick())
+    room.post(7.0, FirstToken(2), Finished(2, 10, 10), Released(2), Finished(4, 10, 10), Released(4))
+
+    lines = {line["attempt"]: line for line in room.lines()}
+    assert (lines[3]["outcome"], lines[3]["upstream_id"]) == ("yielded", "theirs")
+    assert {number: line["engine"] for number, line in lines.items()} == {
+        1: "gpu",
+        2: "other",
+        3: "gpu",
+        4: "gpu",
     }
 
 

@@ -83,14 +83,15 @@ class AttemptLog:
         """
         name = self._own_name(final.attempt) if request_id is None else request_id.decode("latin-1")
         moment, tenant = self._moment(at), self._tenant(facts[_TENANT])
+        theirs = None if upstream_id is None else upstream_id.decode("latin-1")
         if type(final) is Ended:
-            theirs = None if upstream_id is None else upstream_id.decode("latin-1")
             self._lines.append(_ended(moment, name, tenant, facts, admit, final, theirs, trace))
         elif type(final) is Yield:
             lane = facts[_LANE] or self._first_lane or None
             if final.classed is not None:
                 lane = final.classed.lane
-            self._lines.append(_refused(moment, name, tenant, lane, facts, final, trace))
+            asked_of = None if admit is None else admit.legs[0].engine
+            self._lines.append(_refused(moment, name, tenant, lane, asked_of, facts, final, theirs, trace))
 
     def hand_over(self) -> None:
         """Let everything that was noted be written soon: one call makes the text of all of it."""
@@ -171,8 +172,10 @@ def _refused(
     name: str,
     tenant: str | None,
     lane: str | None,
+    asked_of: str | None,
     facts: Facts,
     final: Yield,
+    upstream_id: str | None,
     trace: str | None,
 ) -> AttemptLine:
     return AttemptLine(
@@ -185,11 +188,12 @@ def _refused(
         final.retry,
         tenant,
         lane,
-        None,
+        asked_of,
         # Refused by its head alone: whether it is for a stream stands in the body.
         None if final.reason is Reason.OVERLOADED_GATE else facts[_STREAM],
         facts[_RETRY_COUNT],
         facts[_PROMPT_BYTES],
+        upstream_id=upstream_id,
         trace_id=trace,
     )
 

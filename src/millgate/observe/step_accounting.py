@@ -190,8 +190,7 @@ class StepAccounting:
         hint_s = decision.retry_after_s if decision.retry else None
         self._traffic.refused(facts[_TENANT], self._lane_of(facts, decision), hint_s)
         trace = None if self._traces is None else self._traces.end(arrival[0], now, facts, decision)
-        if self._log is not None:
-            self._log.add(now, facts, None, decision, self._given_to(decision.attempt), None, trace)
+        self._close(now, arrival, decision, trace)
 
     def _lane_of(self, facts: Facts, decision: Admit | Yield) -> str:
         """Return the lane of an attempt: that of its class, or that which it named, or the first."""
@@ -212,10 +211,15 @@ class StepAccounting:
         if self._heard:
             self._note_rest(decision, now)
         trace = None if self._traces is None else self._traces.end(arrival[0], now, facts, decision)
+        self._close(now, arrival, decision, trace)
+
+    def _close(self, now: float, arrival: Kept, final: Ended | Yield, trace: str | None) -> None:
+        """Write the line of an attempt that is over; who is refused may have been with an engine that failed it, and have a name from there."""
         if self._log is not None:
+            number: Any = final[0]
             upstream_id = self._given_upstream.pop(number, None) if self._given_upstream else None
             admit, given = self._admit_of(number, arrival), self._given_to(number)
-            self._log.add(now, facts, admit, decision, given, upstream_id, trace)
+            self._log.add(now, _facts(arrival), admit, final, given, upstream_id, trace)
 
     def _note_rest(self, decision: Ended, now: float) -> None:
         """Count the tokens since the last look; only a whole answer says how many they are."""

@@ -10,12 +10,13 @@ from multiprocessing import get_context
 from statistics import fmean, stdev
 
 from lab.refinements import REFINEMENTS
-from lab.suites import SUITES, Shown
+from lab.suite import Shown
+from lab.suites import SUITES
 from lab.switches import switched_off
 
 FIRST_SEED = 201
 _POINTS = 100.0
-_SHARES = ("goodput", "kept", "idle", "misses", "start_kept")
+_SHARES = ("goodput", "kept", "idle", "misses", "start_kept", "turns", "warm", "cold")
 _NICE = 15
 
 

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from millgate.core.governor.placement import Placement, _cheapest, _found
+from millgate.core.routing.working_set import WorkingSets, _Kind
+from millgate.core.state.attempt import Request
+from millgate.core.state.engine import Engine
 from millgate.core.tickets import ClientKind
 
 
@@ -17,6 +21,24 @@ def zero(*_arguments: Any) -> float:
 def one(*_arguments: Any) -> float:
     """Return 1."""
     return 1.0
+
+
+def never(*_arguments: Any) -> bool:
+    """Return False."""
+    return False
+
+
+def of_one_kind(sets: WorkingSets, lane: str, *, returns: bool, is_named: bool = True) -> Any:  # noqa: ARG001
+    """Return the one kind that all sessions of a lane are of."""
+    return sets._kinds.setdefault((lane, False, False), _Kind())  # noqa: SLF001  # it stands in for a method
+
+
+def alone(
+    place: Placement, chosen: Engine, request: Request, engines: Any, held: Any, turns: Any, now: float
+) -> Any:
+    """Return the cheapest engine for a request, in time or not."""
+    compared = place._compared(chosen, request, engines, held, turns, now)  # noqa: SLF001  # it stands in for a method
+    return _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
 
 
 def given(_reading: Any, tokens: int, _now: float) -> int:

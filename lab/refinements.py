@@ -7,6 +7,8 @@ from lab.switches import Refinement
 
 _HINTS = ("hints", "queued")
 _SIZING = ("sizing", "hints", "correlated")
+_SESSIONS = ("agents", "people")
+_COLD = ("cold",)
 _ABSENT = ("hints", "absent tenants", "waves")
 
 REFINEMENTS: tuple[Refinement, ...] = (
@@ -103,5 +105,70 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "what was learned of a pace holds for any number of streams",
         ("limits",),
         {"limits.pace:_FAR": inf},
+    ),
+    Refinement(
+        "what turns wait for long prompts",
+        "a prompt costs what it adds to its engine's load",
+        _COLD,
+        {"routing.encounters:Encounters.waits_s": plain.zero},
+        ("routing.encounters:Encounters", "routing.encounters:_Seen", "governor.prices:Prices.turns_after"),
+    ),
+    Refinement(
+        "a turn that waits counts more",
+        "a turn that waits counts as a long prompt that does",
+        _COLD,
+        {"routing.encounters:_TURNS_COUNT": 1.0},
+    ),
+    Refinement(
+        "first prompts are found out",
+        "what began a session counts as a prompt of none",
+        _COLD,
+        {"routing.encounters:Encounters.read_of_session": plain.nothing},
+        ("routing.working_set:LiveSession.read_alone", "routing.working_set:LiveSession.is_one"),
+    ),
+    Refinement(
+        "long prompts are priced by themselves",
+        "each goes where the usual request is cheapest",
+        _COLD,
+        {"governor.prices:Prices.depends": plain.never},
+        ("governor.placement:Placement._cheapest_for_it",),
+    ),
+    Refinement(
+        "the cheapest in time",
+        "the cheapest, in time or not",
+        (*_COLD, *_SESSIONS),
+        {"governor.placement:Placement._alone": plain.alone},
+        ("governor.placement:_least_late",),
+    ),
+    Refinement(
+        "waiting for a full holder",
+        "a request takes the room that there is",
+        _SESSIONS,
+        {"governor.placement:_better_until": plain.zero},
+    ),
+    Refinement(
+        "rereading",
+        "a session is opened while all live contexts fit",
+        _SESSIONS,
+        {"routing.working_set:REREADING_SHARE": 0.0},
+        ("routing.working_set:_LiveSet.rereading", "routing.working_set:LiveSession.counts"),
+    ),
+    Refinement(
+        "which sessions return",
+        "every resting session is believed to come back",
+        _SESSIONS,
+        {"routing.working_set:_Kind.return_share": property(plain.one)},
+    ),
+    Refinement(
+        "kinds of sessions",
+        "all sessions of a lane are of one kind",
+        (*_SESSIONS, *_COLD),
+        {"routing.working_set:WorkingSets._kind": plain.of_one_kind},
+    ),
+    Refinement(
+        "leases by pauses",
+        "every lease lasts two minutes",
+        _SESSIONS,
+        {"routing.working_set:_PAUSES": 1e9},
     ),
 )

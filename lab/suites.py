@@ -3,8 +3,8 @@
 A run shows shares of 1 (`goodput`, `kept`, `idle`, `misses`), which the table prints as points.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice, product
 from math import inf
@@ -14,6 +14,8 @@ from lab.experiments.accounts import let_come
 from lab.experiments.limiter_shootout import feasible, judged, pinned
 from lab.experiments.promises import Case, attend, watch
 from lab.experiments.scenario import Scenario, play
+from lab.fleet_suites import FLEET_SUITES
+from lab.suite import Run, Shown, Suite
 from lab.unknown_lengths import Mix, coming
 from lab.waves import third_wave
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
@@ -27,19 +29,6 @@ from millgate.sim.randomness import Streams
 from millgate.sim.replay import replay
 from millgate.sim.traces.synthetic import LENGTHS, Lengths, jobs, steady
 from millgate.wiring.chosen import PREFILL_TOKENS
-
-Shown = Mapping[str, float]
-Run = Callable[[int], Shown]
-
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """Cases by name, each run once for each of so many seeds."""
-
-    what: str
-    seeds: int
-    cases: Mapping[str, Run]
-
 
 # Requests of 2 s each, as uneven as an exponential law, with 15 s to the first token, watched for a minute after the warm-up.
 _HINTS = Case(spread=1.0, deadline_s=15.0, seconds=75.0)
@@ -297,4 +286,5 @@ SUITES: Mapping[str, Suite] = {
     "limits": Suite(
         "limiter_shootout: slo_gradient from a half and from ten times what is feasible", 3, _limits()
     ),
+    **FLEET_SUITES,
 }

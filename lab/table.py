@@ -13,6 +13,10 @@ _COLUMNS = ("goodput", "kept", "idle", "misses")
 _OTHERS = {
     "start_kept": "kept at the start",
     "tries": "tries of a client",
+    "turns": "good turns, %",
+    "given_up": "given up a minute",
+    "warm": "p95 of warm turns, %",
+    "cold": "p95 of cold prompts, %",
 }
 _HEAD = """# What each refinement of the core is worth
 

@@ -25,9 +25,13 @@ def _sessions(scene: AgentScene, seed: int) -> Shown:
 
 
 def _cold(scene: ColdScene, seed: int) -> Shown:
-    """The p95 of the time to first token, of warm turns and of cold prompts."""
+    """The p95 of the time to first token, of warm turns and of cold prompts, and how many of these were answered."""
     shown = cold_prompts.play(scene, seed)
-    return {"warm": log(shown["warm_ttft_p95_s"]), "cold": log(shown["cold_ttft_p95_s"])}
+    return {
+        "warm": log(shown["warm_ttft_p95_s"]),
+        "cold": log(shown["cold_ttft_p95_s"]),
+        "answered": log(shown["cold_per_minute"]),
+    }
 
 
 def _of_agents() -> Mapping[str, Run]:

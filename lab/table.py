@@ -17,6 +17,7 @@ _OTHERS = {
     "given_up": "given up a minute",
     "warm": "p95 of warm turns, %",
     "cold": "p95 of cold prompts, %",
+    "answered": "cold prompts answered, %",
 }
 _HEAD = """# What each refinement of the core is worth
 

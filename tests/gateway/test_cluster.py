@@ -8,13 +8,16 @@ from typing import Literal, cast
 
 import pytest
 
+from gateway.stand import core_settings
 from millgate.cluster.contract import Granted, LeasedShare, Renewal, StoreUnavailableError
 from millgate.cluster.leases import RenewalState as State
-from millgate.core.events import EngineShare, LeaseGranted
+from millgate.core.events import Arrived, EngineShare, Finished, LeaseGranted
 from millgate.core.snapshot import SharedNumber, SharedUse
 from millgate.gateway.cluster import Membership
 from millgate.gateway.settings import ClusterSettings
+from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
+from millgate.wiring.governor import build_governor
 
 _SETTINGS = ClusterSettings("redis://nowhere", "test", "one", lease_s=0.4, renew_every_s=0.05, timeout_s=0.04)
 
@@ -25,6 +28,7 @@ _Gone = Literal["share", "closed", "open"]
 class _Gate:
     def __init__(self) -> None:
         self.leases: list[LeaseGranted] = []
+        self.before_step: object = None
 
     def shared_use(self) -> SharedUse:
         return SharedUse((SharedNumber("streams", ("engine",), 16, 2, 5, 1),), ())
@@ -68,11 +72,8 @@ class _World:
     def __init__(self, when_gone: _Gone = "share") -> None:
         self.gate, self.store, self.changes = _Gate(), _Store(), list[State]()
         settings = replace(_SETTINGS, when_gone=when_gone)
-        self.skipped_s = 0.0
         self.loop = asyncio.get_running_loop()
-        self.member = Membership(
-            settings, cast("Driver", self.gate), lambda: self.loop.time() + self.skipped_s, self.store
-        )
+        self.member = Membership(settings, cast("Driver", self.gate), self.loop.time, self.store)
         self.member.on_change = lambda status: self.changes.append(status.state)
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -161,6 +162,33 @@ def test_a_replica_that_never_had_an_answer_does_not_know_what_an_even_share_is(
         assert world.member.readiness == "degraded: connection refused; nothing is let in"
 
     _run(waits)
+
+
+@pytest.mark.parametrize("is_reloaded", [False, True])
+def test_a_machine_that_wakes_from_a_suspension_starts_nothing_by_the_lease_of_before(
+    *, is_reloaded: bool
+) -> None:
+    async def wakes() -> None:
+        loop, store, suspended_s = asyncio.get_running_loop(), _Store(), 0.0
+        core = build_governor(core_settings(max_inflight=1), MonotonicClock.now())
+        driver = Driver(core, MonotonicClock(), loop)
+        settings = replace(_SETTINGS, lease_s=600.0, renew_every_s=60.0)
+        member = Membership(settings, driver, lambda: MonotonicClock.now() + suspended_s, store)
+        member.start()
+        async with asyncio.timeout(10.0):
+            while member.status.state is not State.LEASED:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.005)
+        driver.post(Arrived(1), Arrived(2))
+        assert driver.capacity().running == 1
+        # All in one turn of the loop: no renewal comes first.
+        suspended_s = 3600.0
+        if is_reloaded:
+            driver.reconfigure(core_settings(max_inflight=8))
+        driver.post(Finished(1, released=True), Arrived(3))
+        assert driver.capacity().running == 0
+        await member.leave()
+
+    asyncio.run(wakes())
 
 
 def test_at_its_end_a_replica_gives_back_what_it_has() -> None:

@@ -21,7 +21,7 @@ from millgate.observe.live.page_model import open_feed
 from millgate.observe.observers import Observers
 from millgate.observe.prometheus import Exposition, HeptaminiCollector
 from millgate.runtime.callers import Callers
-from millgate.runtime.clock import Clock, MonotonicClock
+from millgate.runtime.clock import MonotonicClock, boot_time
 from millgate.runtime.driver import Core, Driver, StepObserver
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.source import Readiness, Views
@@ -82,7 +82,7 @@ class Gateway:
         self.extproc = self._open_extproc(budget)
         self.doors = Doors(self.server, self.line, place)
         self.observers = self._open_eyes()
-        self.cluster = _join(settings.cluster, self.driver, self._clock, store)
+        self.cluster = _join(settings.cluster, self.driver, store)
         self.door.is_ready = lambda: self.ready().ready
         self.exposition = self._open_exposition()
         self.views = self._open_views()
@@ -292,12 +292,10 @@ class Gateway:
         self.observers.close()
 
 
-def _join(
-    cluster: ClusterSettings | None, driver: Driver, clock: Clock, store: Store | None
-) -> Membership | None:
+def _join(cluster: ClusterSettings | None, driver: Driver, store: Store | None) -> Membership | None:
     if cluster is None:
         return None
-    return Membership(cluster, driver, clock.now, store or open_store(cluster))
+    return Membership(cluster, driver, boot_time, store or open_store(cluster))
 
 
 def _readiness(snapshot: Snapshot, cluster: Membership | None, *, is_open: bool) -> Readiness:

@@ -55,8 +55,10 @@ def open_store(settings: ClusterSettings) -> Store:
 
 
 class Membership:
-    """Renews this replica's lease and hands what is granted to the core; `time` is the core's clock.
+    """Renews this replica's lease and hands what is granted to the core.
 
+    A lease goes on while this machine is suspended, and the core's clock may not. So `time` is one that does, and before each step the core
+    hears of a lease that is over by that.
     `on_change` is called whenever the state changes, `on_loss` when there are fewer replicas than before: then the engines' gauges are
     worth a look, for what a dead replica had is free when they show that it has ended.
     """
@@ -65,6 +67,7 @@ class Membership:
         self, settings: ClusterSettings, core: Driver, time: Callable[[], float], store: Store
     ) -> None:
         self._settings, self._core, self._time, self._store = settings, core, time, store
+        self._ends_at = inf
         self.on_change: Callable[[LeaseStatus], None] = lambda _status: None
         self.on_loss: Callable[[], None] = lambda: None
         self._replicas, self._is_shut = 0, False
@@ -84,6 +87,7 @@ class Membership:
 
     def start(self) -> None:
         """Let nothing in until the first lease, and renew from now on."""
+        self._core.before_step = self._ended
         self._core.post(LeaseGranted(inf))
         self._task = asyncio.get_running_loop().create_task(self._renewer.run())
 
@@ -158,6 +162,15 @@ class Membership:
             self._replicas = leased.replicas
         is_alone = leased.state is RenewalState.DEGRADED
         replicas = 1 if is_alone and self._policy is FailurePolicy.OPEN else leased.replicas
-        lease = lease_of(leased.shares, replicas, leased.ends_at, leased.lines)
+        self._ends_at = leased.ends_at
+        until = MonotonicClock.now() + leased.ends_at - self._time()
+        lease = lease_of(leased.shares, replicas, until, leased.lines)
         self._is_shut = is_alone and not any(each.streams for each in lease.engines)
         self._core.post(lease._replace(closed=self._is_shut))
+
+    def _ended(self) -> LeaseGranted | None:
+        """Return the end of a lease that the core does not know to be over, once."""
+        if self._time() < self._ends_at:
+            return None
+        self._ends_at = inf
+        return LeaseGranted(inf, self._replicas)

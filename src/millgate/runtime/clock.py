@@ -1,7 +1,8 @@
 """The one place outside the tests where time is read for the core."""
 
 import time
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -19,3 +20,7 @@ class MonotonicClock:
     """
 
     now = staticmethod(time.monotonic)
+
+
+boot_time: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+"""Returns seconds that go on while the machine is suspended, as CLOCK_MONOTONIC does on macOS alone."""

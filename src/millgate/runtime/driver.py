@@ -13,6 +13,7 @@ the clock and the timer. What matters:
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
@@ -92,6 +93,8 @@ class Driver:
         self._stepping = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self.before_step: Callable[[], Event | None] | None = None
+        """Tells of what has ended by a clock that the core does not have; the core hears of it before anything else."""
         self.observers: list[StepObserver] = []
         self.cancelled = 0
         """How many attempts were cancelled while they ran: the grace of a drain was over."""
@@ -138,6 +141,7 @@ class Driver:
     def reconfigure(self, settings: Settings) -> None:
         """Give the core new settings and carry out what they decide; not to be called from a listener."""
         assert not self._stepping
+        self._run()
         self._stepping = True
         try:
             self._tell(self._governor.reconfigure(settings, self._now()))
@@ -157,6 +161,8 @@ class Driver:
         events, handle, read_clock = self._events, self._handle, self._now
         self._stepping = True
         try:
+            if self.before_step is not None and (ended := self.before_step()) is not None:
+                events.appendleft(ended)
             while events:
                 event = events.popleft()
                 now = read_clock()

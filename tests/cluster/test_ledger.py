@@ -3,8 +3,8 @@
 import pytest
 
 from cluster.replicas import LEASE_S, LINGERS_S, RATE, RENEWAL_S, STREAMS, Cluster, Replica
-from millgate.cluster.contract import FencedError, Line, StoreUnavailableError
-from millgate.cluster.ledger import MOST_REPLICAS
+from millgate.cluster.contract import FencedError, Granted, Holding, Line, Renewal, StoreUnavailableError
+from millgate.cluster.ledger import MOST_REPLICAS, LeaseLedger
 from millgate.cluster.member import LONGER
 
 
@@ -286,3 +286,37 @@ def test_replicas_beyond_the_bound_are_refused() -> None:
 
     with pytest.raises(StoreUnavailableError, match="256 replicas"):
         cluster.renew(cluster.start())
+
+
+def test_an_engine_that_is_renamed_at_half_its_cap_stays_within_it_through_all_three_rollouts() -> None:
+    """docs/how-to/cluster.md, "To rename an engine": two names are two engines to the ledger, of half the cap each."""
+    ledger, now, serial = LeaseLedger(may_have_lost=False), 0.0, 0
+    running: list[tuple[str, Holding]] = []
+    answers: dict[str, Granted] = {}
+    peaks: list[float] = []
+
+    def pass_time(seconds: float) -> None:
+        nonlocal now
+        for _ in range(int(seconds / RENEWAL_S)):
+            now += RENEWAL_S
+            for name, holding in running:
+                known = answers.get(name)
+                epoch, applied = (known.epoch, known.number) if known is not None else (0, 0)
+                answers[name] = ledger.renew(Renewal(name, epoch, applied, LEASE_S, (holding,)), now)
+            peaks.append(sum(answers[name].shares[0].amount for name, _ in running))
+
+    for key, whole in (
+        ("streams:old", 8.0),
+        ("streams:old", 4.0),
+        ("streams:new", 4.0),
+        ("streams:new", 8.0),
+    ):
+        for _ in range(3):
+            if len(running) == 3:
+                name, _ = running.pop(0)
+                ledger.leave(name, answers[name].epoch)
+            serial += 1
+            running.append((f"replica-{serial}", Holding(key, whole, 0.0, 20.0, 1.0, LINGERS_S)))
+            pass_time(2 * LEASE_S)
+    assert max(peaks) == 8.0
+    assert peaks[-1] == 8.0

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.harness import run, until
-from millgate.gateway import discovery
+from gateway.harness import Asked, answer_whole, chat, run, until
+from gateway.stand import gating
+from millgate.gateway import discovery, fleet
 from millgate.gateway.discovery import MOST_ADDRESSES, Discovery, DiscoverySettings, Stamp
 from millgate.observe.logs import ProcessLog
 
@@ -210,3 +211,25 @@ def test_a_file_is_told_once_it_has_been_the_same_in_two_looks(monkeypatch: pyte
     run(body())
     # The third state at its second look, the missing file at its second, the file that is back at its second.
     assert told == [5, 8, 10]
+
+
+def test_while_no_name_server_answers_the_addresses_of_before_are_used_and_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body() -> None:
+        names, told = Names(engine=("127.0.0.1",)), list[tuple[str, str]]()
+
+        async def answers_and_closes(asked: Asked) -> None:
+            await answer_whole(asked)
+            asked.cut()
+
+        monkeypatch.setattr(fleet, "resolve", names)
+        async with gating(answers_and_closes, address={"host": "engine", "metrics": None}) as stand:
+            stand.gateway.fleet.on_look = lambda name, why: told.append((name, why))
+            assert (await stand.ask(chat())).status == 200
+            assert told[-1] == ("engine", "")
+            names.answers["engine"] = OSError(-3, "Temporary failure in name resolution")
+            assert (await stand.ask(chat())).status == 200
+            await until(lambda: told[-1] == ("engine", "Temporary failure in name resolution"))
+
+    run(body())

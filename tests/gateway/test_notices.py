@@ -101,6 +101,29 @@ def test_a_key_of_the_gate_that_is_refused_is_a_line_a_minute_that_says_why() ->
     ]
 
 
+def test_a_name_whose_addresses_of_before_are_used_is_a_line_and_one_when_it_is_found_again() -> None:
+    log = Written()
+
+    def looks(now: float, why: str) -> None:
+        log.now = now
+        log.notices.looked_up("gpu.test", why)
+
+    looks(0.0, "Temporary failure in name resolution")
+    assert not log.lines, "there are no addresses of before: its engine is down, and that is a line"
+    for second in range(10):
+        looks(10.0 + second, "")
+    for second in range(int(2 * QUIET_S)):
+        looks(100.0 + second, "Temporary failure in name resolution" if second % 2 else "")
+    looks(100.0 + 2 * QUIET_S, "")
+    lost = ("name not found, the addresses of before are used", "Temporary failure in name resolution")
+    assert [(event, fields.get("why", "")) for event, fields in log.lines] == [
+        lost,
+        ("name found again", ""),
+        lost,
+    ]
+    assert {fields["name"] for _event, fields in log.lines} == {"gpu.test"}
+
+
 def test_answers_that_time_out_are_a_line_a_minute_of_each_engine() -> None:
     log = Written()
     for _ in range(3):

@@ -18,6 +18,7 @@ from millgate.runtime.metered import tell_quotas
 from millgate.runtime.watched import HealthCheck
 from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.routes import Bootstrap, EngineRoute
+from millgate.sockets.addresses import Resolve, resolve
 
 HEALTH = HealthSettings()
 """How engines are looked at; each names its own page, or none."""
@@ -84,6 +85,8 @@ class Fleet:
         self._started = False
         self.on_turn: Callable[[EngineStanding], None] = _untold
         """Told when an engine has gone down, when it is up again, and of failures of one that is alone."""
+        self.on_look: Callable[[str, str], None] = _untold
+        """Told of each look-up of an engine's name how it failed, empty where it did not."""
         self.on_size: Callable[[str, Gauges], None] = _untold
         """Told what an engine says of its size, and when it says something else."""
         self.on_adapters: Callable[[str, Adapters], None] | None = None
@@ -164,10 +167,11 @@ class Fleet:
         self._retired.append(engine)
 
     def _connect(self, address: EngineAddress) -> _Engine:
-        pool, watch_pool = _pool(address, self._settings), _pool(address, self._settings)
+        make = partial(_pool, settings=self._settings, look_up=self._look_up)
+        pool, watch_pool = make(address), make(address)
         base, name = address.base_path.encode(), address.name
         gauge_port, gauge_target = address.gauges
-        gauge_pool = _pool(replace(address, port=gauge_port), self._settings)
+        gauge_pool = make(replace(address, port=gauge_port))
         watch = EngineWatch(name, gauge_pool, self._driver, self._clock, target=gauge_target)
         watch.on_size = lambda gauges: self.on_size(name, gauges)
         adapters = AdapterWatch(
@@ -187,6 +191,15 @@ class Fleet:
         check.listen(pool)
         pool.on_head = partial(tell_quotas, self._driver, name) if address.metered else None
         return _Engine(address, pool, (watch_pool, gauge_pool), watch, adapters, check)
+
+    async def _look_up(self, name: str) -> tuple[str, ...]:
+        try:
+            found = await resolve(name)
+        except OSError as failure:
+            self.on_look(name, failure.strerror or str(failure))
+            raise
+        self.on_look(name, "")
+        return found
 
     def _turned(self, standing: EngineStanding) -> None:
         self.on_turn(standing)  # which is set later
@@ -219,9 +232,10 @@ def _credential(address: EngineAddress) -> bytes | None:
     return None if address.api_key is None else address.api_key.encode()
 
 
-def _pool(address: EngineAddress, settings: UpstreamSettings) -> UpstreamPool:
+def _pool(address: EngineAddress, settings: UpstreamSettings, look_up: Resolve = resolve) -> UpstreamPool:
+    ssl, server_name = address.ssl, address.server_name
     return UpstreamPool(
-        address.host, address.port, settings=settings, ssl=address.ssl, server_name=address.server_name
+        address.host, address.port, settings=settings, ssl=ssl, server_name=server_name, look_up=look_up
     )
 
 

@@ -41,6 +41,7 @@ class Notices:
         self._gave_up_at: deque[float] = deque(maxlen=MOST_GIVEN_UP)
         self._gave_up_unsaid = 0
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
+        self._lost_at: dict[str, float] = {}  # by name; inf while it is found
 
     def bad_request(self, code: str) -> None:
         """A client sent what is no request, too much, or too slowly."""
@@ -66,6 +67,19 @@ class Notices:
     def failing(self, standing: EngineStanding) -> None:
         """An engine fails request after request, and stays because it is alone."""
         self._tell("engine fails requests", "engine", standing.name, why=standing.failing)
+
+    def looked_up(self, name: str, why: str) -> None:
+        """A name was not found, where there is a `why`: a line if it was before, and one when it is found again, a minute later at the soonest."""
+        now, lost_at = self._time(), self._lost_at.get(name)
+        if why and lost_at == inf:
+            self._lost_at[name] = now
+            self._log.warning("name not found, the addresses of before are used", name=name, why=why)
+        elif not why and (lost_at is None or now - lost_at >= QUIET_S):
+            self._lost_at[name] = inf
+            if len(self._lost_at) > MOST_KINDS:
+                del self._lost_at[next(iter(self._lost_at))]
+            if lost_at is not None:
+                self._log.info("name found again", name=name)
 
     def given_up(self, given_up: GivenUp, silence_s: float) -> None:
         """A whole answer did not come within its bound, or was silent for `silence_s`: a line each, up to `MOST_GIVEN_UP` within `QUIET_S`."""

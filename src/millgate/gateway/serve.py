@@ -67,7 +67,7 @@ async def serve(
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
     gateway.door.on_key_refused = notices.key_refused
-    gateway.door.on_unknown = notices.unknown
+    gateway.door.on_unknown, gateway.fleet.on_look = notices.unknown, notices.looked_up
     gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
     loop = asyncio.get_running_loop()
     turns = EngineNotices(log, loop.time, loop.call_later)

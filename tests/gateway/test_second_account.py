@@ -1,17 +1,24 @@
 """A house router: one model at several accounts, of which one does not speak the dialect, has no such model, no credit or another key."""
 
+import asyncio
 import contextlib
 import json
 import time
+from base64 import b64decode
 from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.harness import CHAT, Answer, Asked, FakeEngine, Script, Stand, answer_whole, chat, run
+from gateway.harness import CHAT, Answer, Asked, FakeEngine, Script, Stand, answer, answer_whole, chat, run
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import FailureKind
+from millgate.dialects.line import LineReply, Status
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
+from millgate.gateway.settings import LineAddress
+from millgate.servers.line import LineSettings
 from millgate.wiring.governor import build_governor
+from servers.line.stand import upload
+from servers.line.talk import Peer
 
 FAST = ServicePrior(0.001, 0.0, 0.0001, 0.0)
 MESSAGES = b"/v1/messages"
@@ -68,7 +75,8 @@ async def two(
         EngineAddress(name, "127.0.0.1", engine.port, health=None, api_key="sk-planted" if own_key else None)
         for name, engine in zip(names, engines, strict=True)
     )
-    gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(addresses, port=0))
+    line = LineAddress(port=0, door=LineSettings(lane="lane"))
+    gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(addresses, port=0, line=line))
     stand = Stand(gateway, engines[0])
     await gateway.start()
     try:
@@ -76,6 +84,17 @@ async def two(
     finally:
         await stand.close()
         await engines[1].stop()
+
+
+async def job(stand: Stand, name: str) -> tuple[LineReply, bytes]:
+    """Have a job done at the line door; return the reply that ends or yields it, and its answer."""
+    peer, data = Peer(*await asyncio.open_connection("127.0.0.1", stand.gateway.line_port)), b""
+    peer.send(upload(chat(), name, 4096, want_result=True))
+    while (reply := await peer.reply()).receipt("conn.outcome") is None:
+        if reply.chunk is not None:
+            data += b64decode(reply.chunk.bytes_b64)
+    peer.leave()
+    return reply, data
 
 
 def reason(got: Answer) -> tuple[int, str]:
@@ -204,5 +223,38 @@ def test_tokens_are_counted_by_an_engine_that_speaks_the_dialect() -> None:
             assert (got.status, got.json()) == (200, {"input_tokens": 9})
             assert (await stand.ask(ASK, CHAT)).status == 200
             assert stand.gateway.door.ongoing == 0
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal"), [(404, UNKNOWN), (401, OURS), (429, SPENT), (400, SPENT_TOO), (503, LIMITED)]
+)
+def test_a_job_that_one_account_has_left_undone_is_done_by_another_one(status: int, refusal: bytes) -> None:
+    async def body() -> None:
+        async with two(always(status, refusal), answer_whole, own_key=True) as (stand, does):
+            for number in range(3):
+                got, result = await job(stand, f"J{number}")
+                assert (got.status, result) == (Status.DONE, answer())
+            assert len(does.asked) == 3
+            assert stand.engine.asked
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("status", "refusal", "told"), [(404, UNKNOWN, Status.ABORT), (503, LIMITED, Status.YIELD)]
+)
+def test_a_job_that_no_account_does_is_answered_once_in_the_words_of_the_last(
+    status: int, refusal: bytes, told: Status
+) -> None:
+    async def body() -> None:
+        async with two(always(status, refusal), always(status, refusal), own_key=True) as (stand, second):
+            got, _nothing = await job(stand, "J")
+            assert got.status is told
+            assert f"the engine answered {status}" in got.message or told is Status.YIELD
+            assert (len(stand.engine.asked), len(second.asked)) == (1, 1)
+            await stand.settle()
 
     run(body())

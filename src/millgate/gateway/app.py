@@ -62,11 +62,10 @@ class Gateway:
         self.driver = Driver(governor, MonotonicClock(), loop, first_attempt)
         self.driver.observers.extend(observers)
         self.draining = False
-        self._clock = MonotonicClock()
         self.reloads = self.failed_reloads = 0
         self.reload_success = True
         self.lines_dropped: Callable[[], int] = lambda: 0
-        self._fleet = Fleet(settings.engines, settings.upstream, self.driver, self._clock)
+        self._fleet = Fleet(settings.engines, settings.upstream, self.driver, MonotonicClock())
         callers = Callers(settings.callers, secret=b"" if place is None else place.secret)
         self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, callers)
         budget = ByteBudget(settings.byte_budget)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -14,7 +15,7 @@ from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.request_ids import upstream_id
 from millgate.runtime.driver import Driver
-from millgate.runtime.verdicts import SAID_NOTHING, Said
+from millgate.runtime.verdicts import SAID_NOTHING, Said, is_left_undone
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import ErrorWords
@@ -74,12 +75,11 @@ class LineAttempt:
         self._kind = kind
         self.result: Buffer | None = None
         """Where the answer goes, when it is wanted."""
-        self._judge = AnswerJudge(desk.dialect, may_stream=facts.stream)
         self._answer_kind = ""
-        self._begun = False
+        self._begun = self._is_answer = False
         self._sent_at = 0.0
         self._call: Call | None = None
-        self._unsent = False
+        self._untold: Callable[[], None] | None = None  # how an engine failed that had nothing of it
         self._route: EngineRoute | None = None
 
     # ---- what the core says
@@ -98,6 +98,7 @@ class LineAttempt:
         desk = self._desk
         desk.executed += 1
         self._route = route = desk.engines[decision.legs[0].engine]
+        self._judge = AnswerJudge(desk.dialect, may_stream=self._facts.stream)
         self._sent_at = monotonic()
         headers = [(b"content-type", self._kind), (b"accept", b"*/*")]
         headers.append((b"x-request-id", desk.request_id(self.number).encode()))
@@ -132,21 +133,15 @@ class LineAttempt:
         owner.on_yielded(self._job, decision.retry_after_s)
 
     def on_ended(self, decision: Ended) -> None:
-        """Yield a job that no engine has had, as over HTTP; else the cause of the end has told the client."""
-        if not self._unsent or decision.outcome is not Outcome.ENGINE_FAILED:
-            return
-        owner = self._close()
-        if owner is not None:
-            self._desk.driver.post(Released(self.number))
-            self._desk.yielded += 1
-            owner.on_yielded(self._job, FAILURES[FailureKind.CONNECT].retry_after_s or 1.0)
+        """Tell the client of a job that no engine has had, as over HTTP; else the cause of the end has told it."""
+        if self._untold is not None and decision.outcome in (Outcome.ENGINE_FAILED, Outcome.BAD_REQUEST):
+            self._untold()
 
     # ---- what the engine says
 
     def on_head(self, head: AnswerHead) -> None:
-        """Note what kind of answer it is, unless no client could use it."""
-        if head.status >= 300:
-            self.result = None
+        """Note what kind of answer it is, and whether a client could use it."""
+        self._is_answer = head.status < 300
         for name, value in head.headers:
             if name == b"content-type":
                 self._answer_kind = value.decode("latin-1")
@@ -160,7 +155,7 @@ class LineAttempt:
         """Keep what is wanted, up to the terminal event of a stream."""
         if self._owner is None:
             return
-        if self.result is not None and not self.result.append(data):
+        if self._is_answer and self.result is not None and not self.result.append(data):
             owner = self._owner
             self.gone()  # its engine is not at fault
             owner.on_failed(self._job, *_TOO_LARGE, self._words(_NO_ROOM))
@@ -190,16 +185,26 @@ class LineAttempt:
         else:
             said = judge.complaint
             words = "" if said is None else words_of(said.status, said.body)
-            self._give_up(judge.failure, message=words, said=judge.said)
+            tell = partial(self._give_up, judge.failure, message=words, said=judge.said)
+            own_key = self._route is not None and self._route.credential is not None
+            if not self._is_answer and is_left_undone(judge.failure, judge.said, own_key=own_key):
+                self._leave(judge.failure, judge.said, tell)
+            else:
+                tell()
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """There is no whole answer; of what was never sent the core says whether another engine is tried."""
         del detail
-        if sent is Sent.NONE and self._owner is not None:
-            self._unsent, self._call, self._route = True, None, None
-            self._desk.driver.post(Failed(self.number, kind, sent))
+        if sent is Sent.NONE:
+            self._leave(kind, SAID_NOTHING, partial(self._give_up, FailureKind.CONNECT, sent))
         else:
             self._give_up(kind, sent)
+
+    def _leave(self, kind: FailureKind, said: Said, tell: Callable[[], None]) -> None:
+        """Report a failure that another engine may make good: the core says what follows, and where nothing does its client is told."""
+        if self._owner is not None:
+            self._untold, self._call, self._route = tell, None, None
+            self._desk.driver.post(Failed(self.number, kind, Sent.NONE, *said))
 
     def on_raised(self) -> None:
         """Give it up: our own code has failed on the answer."""
@@ -233,14 +238,14 @@ class LineAttempt:
     def _give_up(
         self, kind: FailureKind, sent: Sent = Sent.REQUEST, message: str = "", said: Said = SAID_NOTHING
     ) -> None:
-        """Report a failure; an engine that is full itself is a yield too: the job may come back."""
+        """Report a failure; an engine that is full itself, or out of reach, is a yield too: the job may come back."""
         owner = self._close()
         if owner is None:
             return
         self._abort()
         words = FAILURES[kind]
         try:
-            if kind is FailureKind.REFUSED:
+            if kind in (FailureKind.REFUSED, FailureKind.CONNECT):
                 self._desk.yielded += 1
                 owner.on_yielded(self._job, said.hint_s or words.retry_after_s or 1.0)
             else:

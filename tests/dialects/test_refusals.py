@@ -113,3 +113,15 @@ def test_a_refusal_in_lines_is_the_same_refusal(dialect: str, retry: bool, hint_
             answer.body,
             answer.close,
         )
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+def test_the_words_of_a_failure_are_written_before_a_request_comes(
+    dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind Envoy they go with every request that carries the gate's own key."""
+    refuser, written = Refuser(dialect), list[object]()
+    monkeypatch.setattr(json, "dumps", written.append)
+    bodies = [refuser.failed(kind, b"id").body for kind in FailureKind]
+    assert not written
+    assert all(json.loads(body)["error"]["message"] for body in bodies)

@@ -147,6 +147,8 @@ class Refuser:
     def __init__(self, dialect: str = "openai") -> None:
         self._anthropic = dialect == "anthropic"
         self._prepared = {reason: self._prepare(reason, row) for reason, row in REASONS.items()}
+        # Behind Envoy such words go with each request whose answer may have to be replaced by them.
+        self._failed = {kind: self._body(self._words(row), row.message) for kind, row in FAILURES.items()}
 
     def _prepare(self, reason: Reason, row: RefusalRow) -> _Prepared:
         words = self._words(row)
@@ -154,7 +156,7 @@ class Refuser:
         line = b"x-millgate-reason: %b\r\nx-should-retry: " % reason.encode()
         return _Prepared(words.status, later, never, row.close, line + b"true\r\n", line + b"false\r\n")
 
-    def _words(self, row: RefusalRow) -> DialectError:
+    def _words(self, row: RefusalRow | Failure) -> DialectError:
         return row.anthropic if self._anthropic else row.openai
 
     def _body(self, words: DialectError, message: str) -> bytes:
@@ -197,12 +199,12 @@ class Refuser:
     def broken_off(self, cause: FailureKind | Reason) -> tuple[DialectError, str]:
         """Return what an event of a stream that has begun calls the cause of its end, an engine's or our own, and its sentence."""
         row = FAILURES[cause] if isinstance(cause, FailureKind) else REASONS[cause]
-        return row.anthropic if self._anthropic else row.openai, row.message
+        return self._words(row), row.message
 
     def failed(self, kind: FailureKind, request_id: bytes) -> RefusalAnswer:
         """Dress an engine's failure, for a client that has not had a byte of its answer."""
         failure = FAILURES[kind]
-        words = failure.anthropic if self._anthropic else failure.openai
+        words = self._words(failure)
         headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
         if not failure.retry:
             headers.append(_DO_NOT_RETRY)
@@ -211,5 +213,4 @@ class Refuser:
                 (b"retry-after", b"%d" % ceil(failure.retry_after_s)),
                 (b"retry-after-ms", b"%d" % ceil(failure.retry_after_s * 1000)),
             )
-        body = self._body(words, failure.message)
-        return RefusalAnswer(words.status, headers, self._ended(body, request_id), close=False)
+        return RefusalAnswer(words.status, headers, self._ended(self._failed[kind], request_id), close=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from dataclasses import replace
 from typing import Any
 
 from gateway.harness import chat, run, until
@@ -37,7 +38,7 @@ def test_a_peer_that_is_closed_while_it_sends_on_reads_every_reply_and_why() -> 
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        async with line_standing(limits=LineLimits(jobs=30)) as stand:
+        async with line_standing(limits=LineLimits(jobs=30, linger_s=60.0)) as stand:
             with await slow_peer(stand) as sock:
                 jobs = b"".join([line_upload(job=f"J{number}") for number in range(40)])
                 sending = asyncio.create_task(loop.sock_sendall(sock, jobs + ping() * 20_000))
@@ -56,19 +57,23 @@ def test_a_drain_waits_for_a_peer_that_reads_its_result_slowly_and_sends_on() ->
     async def body() -> None:
         loop = asyncio.get_running_loop()
         gate = Gate(content="x" * 3_000_000)
-        async with line_standing(gate) as stand:
+        # On a busy machine it takes seconds to read what the kernel holds, and no time of the gate's may be over by then.
+        async with line_standing(gate, limits=LineLimits(write_stall_s=60.0, linger_s=60.0)) as stand:
+            stand.gateway.settings = replace(stand.gateway.settings, drain_grace_s=60.0)
             with await slow_peer(stand) as sock:
                 await loop.sock_sendall(sock, line_upload(want_result=True))
                 await until(lambda: gate.running == 1)
                 drain = asyncio.create_task(stand.gateway.drain())
                 gate.go.set()
-                await until(lambda: gate.served == 1)
+                # Before the job is done its connection is cut for so many pings whose replies are not read.
+                await until(lambda: gate.served == 1 and not stand.snapshot.engines[0].running)
                 pings = asyncio.create_task(_ping_on(sock))
                 await asyncio.sleep(1.5)  # longer than a drain waits where nothing is under way
                 assert not drain.done()
                 said = await read_all(sock)
                 assert said[-1].status is Status.DONE
                 pings.cancel()
+                await asyncio.wait([pings])
             await drain
 
     async def _ping_on(sock: socket.socket) -> None:

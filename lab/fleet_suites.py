@@ -54,6 +54,16 @@ def _of_cold() -> Mapping[str, Run]:
 
 FLEET_SUITES: Mapping[str, Suite] = {
     "agents": Suite("`agent_sessions`: agents whose contexts do, or do not, fit", 4, _of_agents()),
+    "agents, few slots": Suite(
+        "the same before eight engines that run four requests each",
+        6,
+        {
+            f"{times:g} times their memory": partial(
+                _sessions, replace(_AGENTS, engines=8, slots=4, working_set=times)
+            )
+            for times in (1.0, 1.5)
+        },
+    ),
     "people": Suite(
         "the same with people who chat, before four engines",
         6,

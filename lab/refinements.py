@@ -7,7 +7,7 @@ from lab.switches import Refinement
 
 _HINTS = ("hints", "queued")
 _SIZING = ("sizing", "hints", "correlated")
-_SESSIONS = ("agents", "people")
+_SESSIONS = ("agents", "agents, few slots", "people")
 _COLD = ("cold",)
 _ABSENT = ("hints", "absent tenants", "waves")
 

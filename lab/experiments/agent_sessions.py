@@ -48,11 +48,12 @@ _SAMPLE: Final = 200
 class AgentScene:
     """Equal engines and agents; `working_set` is the agents' mean contexts together over all engines' KV tokens.
 
-    `sessions` names a file of recorded sessions; without one they are drawn, of the `users`, which are agents or people.
+    An engine runs `slots` requests at most, 0 for as many as its profile does. `sessions` names a file of recorded sessions; without one they are drawn, of the `users`, which are agents or people.
     """
 
     engines: int = 1
     profile: str = "llama3-70b_h100_tp8"
+    slots: int = 0
     sessions: str = ""
     users: str = "agents"
     working_set: float = 1.0
@@ -125,7 +126,10 @@ def _metrics(counts: _Counts, summary: Summary, scene: AgentScene) -> Metrics:
 
 def _fleet(scene: AgentScene) -> SimulatedFleet:
     lane = LaneSettings("agents", ttft_slo_s=_SLO_S, deadline_s=_SLO_S, order=scene.order)
-    return replace(uniform_fleet(find_profile(scene.profile), scene.engines, [lane]), prefix_caching=True)
+    fleet = uniform_fleet(
+        find_profile(scene.profile), scene.engines, [lane], max_inflight=scene.slots or None
+    )
+    return replace(fleet, prefix_caching=True)
 
 
 def _agents(scene: AgentScene, world: World, streams: Streams) -> Agents:

@@ -162,7 +162,7 @@ def test_a_missing_field_is_named() -> None:
 @pytest.mark.parametrize(
     ("body", "word"),
     [
-        (b"", "truncated"),
+        (b"", "empty"),
         (b'{"messages":[1]', "truncated"),
         (b'{"messages":[1]} x', "byte 1"),
         (b'{"messages":[1],"x":NaN}', "byte 20"),

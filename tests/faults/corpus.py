@@ -274,10 +274,11 @@ PROTOCOLS = [
         get(b"Host: gate", b"Upgrade: h2c", b"Connection: Upgrade") + b"PRI * HTTP/2.0\r\n\r\n",
         served=1,
     ),
-    Case("an upgrade to TLS", get(b"Host: gate", b"Upgrade: TLS/1.0", b"Connection: Upgrade")),
+    Case("an upgrade to TLS", get(b"Host: gate", b"Upgrade: TLS/1.0", b"Connection: Upgrade"), (426,)),
     Case(
         "an upgrade of a POST",
         post(b"Upgrade: websocket", b"Connection: Upgrade", b"Content-Length: " + SIZE, body=BODY),
+        (426,),
     ),
     Case("HTTP/0.9", b"GET /v1/models\r\n", (400, 408)),
     Case("HTTP/0.9 with LF", b"GET /v1/models\n", (400, 408)),

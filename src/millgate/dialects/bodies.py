@@ -180,6 +180,8 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except msgspec.DecodeError as error:
+        if not body:
+            raise BadInputError("body is empty: a JSON object is expected") from None
         raise BadInputError(
             f"body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}"
         ) from None

@@ -211,13 +211,18 @@ UPGRADES = [
     Case(
         "upgrade to a web socket",
         _get(b"Host: test", b"Connection: upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13"),
+        (426,),
     ),
-    Case("upgrade without connection", _get(b"Host: test", b"Upgrade: websocket")),
+    Case("upgrade without connection", _get(b"Host: test", b"Upgrade: websocket"), (426,)),
     Case(
         "two upgrades",
         _get(b"Host: test", b"Connection: upgrade", b"Upgrade: h2c", b"Upgrade: websocket"),
     ),
-    Case("a choice of upgrades", _get(b"Host: test", b"Connection: upgrade", b"Upgrade: h2c, websocket")),
+    Case(
+        "a choice of upgrades",
+        _get(b"Host: test", b"Connection: upgrade", b"Upgrade: h2c, websocket"),
+        (426,),
+    ),
     Case("a TLS hello", bytes.fromhex("16030100c8010000c403037f5b")),
     Case("an SSH banner", b"SSH-2.0-OpenSSH_9.2\r\n"),
     Case("noise", bytes(range(128, 256))),

@@ -149,6 +149,43 @@ def test_only_listed_paths_and_methods_pass(method: bytes, path: bytes, status: 
     run(body())
 
 
+def test_a_request_that_lost_its_body_is_told_so() -> None:
+    """A redirect that was followed, and a `fetch` without `body`, send none."""
+
+    async def body() -> None:
+        async with standing() as stand:
+            got = await stand.ask(b"")
+            assert (got.status, got.error["message"]) == (400, "body is empty: a JSON object is expected")
+
+    run(body())
+
+
+def test_agents_that_ask_for_a_web_socket_first_are_sent_to_http_at_once() -> None:
+    """Codex goes on over HTTP after 426; after any other status it tries again, and ends with the error."""
+    asking = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+
+    async def body() -> None:
+        async with standing() as stand:
+            client = await stand.client()
+            client.ask(b"", b"/v1/responses", b"GET", asking)
+            got = await client.answer()
+            assert (got.status, got.error["code"]) == (426, "upgrade_refused")
+            assert (got.headers["connection"], got.headers["x-should-retry"]) == ("close", "false")
+            client.leave()
+
+    run(body())
+
+
+def test_a_coding_that_changes_nothing_is_none_in_any_letter_case() -> None:
+    """RFC 9110 section 8.4.1."""
+
+    async def body() -> None:
+        async with standing() as stand:
+            assert (await stand.ask(chat(), content_encoding="Identity")).status == 200
+
+    run(body())
+
+
 @pytest.mark.parametrize(("kind", "coding"), [("text/plain", "identity"), ("application/json", "gzip")])
 def test_only_plain_json_is_taken(kind: str, coding: str) -> None:
     async def body() -> None:

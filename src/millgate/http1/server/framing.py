@@ -62,7 +62,10 @@ def read_framing(
     if not _is_target(target):
         raise UnacceptableError(400, "invalid_request", "the request target must be a path in visible ASCII")
     if named.get(b"upgrade", _IGNORED_UPGRADE).lower() != _IGNORED_UPGRADE:
-        raise UnacceptableError(400, "invalid_request", "no protocol upgrade is offered here")
+        # Agents that ask for a WebSocket first (Codex) go on over HTTP at once only after 426; after any other status
+        # they try again for seconds.
+        message = "no WebSocket and no other upgrade is offered here: send the request over HTTP"
+        raise UnacceptableError(426, "upgrade_refused", message)
     chunked = b"transfer-encoding" in named and _chunked(version, named)
     length = named.get(b"content-length")
     expects = b"expect" in named and _expects(version, named)

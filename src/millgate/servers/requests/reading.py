@@ -140,7 +140,7 @@ def _check_json(named: Mapping[bytes, bytes]) -> None:
 
 def _check_coding(head: RequestHead) -> None:
     """Refuse a body that is compressed, whichever of several fields says so."""
-    if any(name == b"content-encoding" and value != b"identity" for name, value in head.headers):
+    if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in head.headers):
         raise _unsupported("content-encoding is not supported: send the body as it is", "content-encoding")
 
 

@@ -37,6 +37,14 @@ def cut_off(owner: AnswerOwner, cause: FailureKind | Reason) -> None:
     owner.exchange.abort()
 
 
+def _without_nulls(data: bytes) -> bytes:
+    """Return events without the `usage: null` that engines write where usage is asked for, and that strict clients take for none at all.
+
+    Inside a string of JSON these bytes cannot stand: its quotes are escaped.
+    """
+    return data.replace(b',"usage":null', b"").replace(b', "usage": null', b"")
+
+
 def _each_says(data: bytes, mark: bytes, events: int) -> bool:
     """Whether each of these events has the mark, which stands in them as often as there are events: a single event may have two."""
     return events == 1 or all(mark in piece for piece in data[:-2].split(b"\n\n"))
@@ -46,7 +54,7 @@ class StreamAnswer:
     """Receives the answer to a streaming request and passes its events on as they come.
 
     `events` counts the events with content so far: the output tokens, as far as they are known before the usage.
-    With `strip_usage` the event that exists only because we asked for usage is taken out again. `alone` says that the
+    With `strip_usage` the event that exists only because we asked for usage is taken out again, and the nulls before it. `alone` says that the
     request has one answer: then an event that says that one goes on has no other in it, which may end.
     """
 
@@ -116,7 +124,7 @@ class StreamAnswer:
             # one before did, and that one's ending said that it does not end the answer.
             if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
                 self.events += 1
-                self._write(data)
+                self._write(_without_nulls(data) if self._strip_usage else data)
                 return
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
@@ -125,7 +133,7 @@ class StreamAnswer:
                         # How an event in one line ends, from the mark that it is not the last one on.
                         self._ending = data[data.rfind(self._unfinished) :]
                     self.events += events
-                    self._write(data)
+                    self._write(_without_nulls(data) if self._strip_usage else data)
                     return
         self._examine(data)
 
@@ -187,8 +195,10 @@ class StreamAnswer:
                 return False
             heard = heard or not event.silent
             self._note(event)
-            if not (self._strip_usage and event.usage_only):
+            if not self._strip_usage:
                 onward.append(piece)
+            elif not event.usage_only:
+                onward.append(_without_nulls(piece))
             if event.finish == "abort":
                 self._send(onward, heard=True)
                 self._break(FailureKind.ABORT, Sent.REQUEST)

@@ -1,5 +1,6 @@
 """Pages of other sites: only those of configured origins may ask and read, whatever the answer is."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from gateway.stand import core_settings, gating
 from millgate.core.events import Draining
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
 from millgate.core.words import QuotaKind
+from millgate.http1.server import ServerLimits
 from millgate.servers.http import CrossOrigin, DoorSettings
 
 PAGE = "https://app.example"
@@ -123,5 +125,45 @@ def test_streams_and_refusals_may_be_read_too() -> None:
             refused = await stand.ask(chat(), origin=PAGE)
             assert (refused.status, allowed(refused)) == (503, PAGE)
             assert json.loads(refused.body)["error"]["code"] == "server_is_overloaded"
+
+    run(test())
+
+
+def test_a_page_with_a_wrong_base_address_reads_which_path_is_meant() -> None:
+    """A browser asks before the request; refused there, a page hears of a fetch that failed and its owner looks for a fault in CORS."""
+
+    async def test() -> None:
+        async with gating(door=door()) as stand:
+            wrong = b"/chat/completions"
+            asked = await stand.ask(b"", wrong, b"OPTIONS", **PREFLIGHT)
+            assert (asked.status, allowed(asked)) == (200, PAGE)
+            refused = await stand.ask(chat(), wrong, origin=PAGE)
+            assert (refused.status, allowed(refused)) == (404, PAGE)
+            assert "/v1/chat/completions" in refused.error["message"]
+            other = await stand.ask(
+                b"", wrong, b"OPTIONS", **{**PREFLIGHT, "origin": "https://other.example"}
+            )
+            assert (other.status, allowed(other)) == (404, None)
+
+    run(test())
+
+
+def test_a_page_may_read_why_the_server_did_not_take_its_request_and_is_allowed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        async with gating(door=door(), server=ServerLimits(body_bytes=1000)) as stand:
+            refused = await stand.ask(chat(user="x" * 2000), origin=PAGE)
+            assert (refused.status, allowed(refused)) == (413, PAGE)
+            monkeypatch.setattr(stand.gateway.door, "take", None)
+            faults: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
+            client = await stand.client()
+            client.ask(chat(), headers={"origin": PAGE})
+            head = await client.reader.readuntil(b"\r\n\r\n")
+            client.leave()
+            assert head.startswith(b"HTTP/1.1 500 ")
+            assert head.count(b"access-control-allow-origin: ") == 1
+            assert len(faults) == 1
 
     run(test())

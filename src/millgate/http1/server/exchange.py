@@ -181,6 +181,7 @@ class HttpExchange:
         if self.started:
             self.abort()
         elif not self.gone and not self._over:
+            self._extra = b""  # a refusal has all of its fields
             self.respond(refusal.status, refusal.headers, refusal.body, close=True)
 
     def _expect(self, *, started: bool) -> None:

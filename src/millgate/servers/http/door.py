@@ -39,6 +39,7 @@ from millgate.servers.requests.tickets import TicketDesk
 _LOOKS: Final = 2
 _LOOK_S: Final = 0.005
 """An answer that is not known is looked for again so often and after so long, where another process may just tell of it."""
+_GET_OR_POST: Final = (b"GET", b"POST")
 _Taken = tuple[Exchange, int, bytes, HeadReading, bytes]
 """A request with the number and the id of its attempt, what its head said, and its body."""
 
@@ -126,8 +127,9 @@ class HttpDoor(HttpDesk):
         if cross_origin is None:
             return self._refuse_head(head)
         if head.method == b"OPTIONS":
-            allowed = methods(head.path, self.settings.pages)
-            if allowed and (answer := cross_origin.preflight(head, allowed)) is not None:
+            # On a path that is not served the request itself is refused: only then can a page read why.
+            allowed = methods(head.path, self.settings.pages) or _GET_OR_POST
+            if (answer := cross_origin.preflight(head, allowed)) is not None:
                 return answer
         refusal = self._refuse_head(head)
         return None if refusal is None else cross_origin.beside(refusal, head)
@@ -228,7 +230,11 @@ class HttpDoor(HttpDesk):
         """Write the server's error response in its client's dialect."""
         self.error_responses.rejected += 1
         self.on_bad_request(code)
-        return self.error_responses.early(head, status, code, message)
+        refusal, cross_origin = (
+            self.error_responses.early(head, status, code, message),
+            self.settings.cross_origin,
+        )
+        return refusal if head is None or cross_origin is None else cross_origin.beside(refusal, head)
 
     # ---- what attempts ask
 

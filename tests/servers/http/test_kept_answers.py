@@ -48,6 +48,8 @@ def test_other_processes_are_told_of_what_is_new_here_and_not_of_what_they_have_
         (b"/v1/responses/resp_1/cancel", (b"POST",)),
         (b"/v1/responses/resp_1/input_items", (b"GET",)),
         (b"/v1/responses/input_tokens", (b"POST",)),
+        (b"/v1/responses/compact", ()),
+        (b"/v1/responses/compact_1", (b"GET", b"DELETE")),
         (b"/v1/responses/", ()),
         (b"/v1/responses/..", ()),
         (b"/v1/responses/a/b", ()),

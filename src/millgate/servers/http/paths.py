@@ -18,10 +18,14 @@ MODELS: Final = b"/v1/models"
 _ONE_MODEL: Final = re.compile(
     rb"/v1/models/[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*(?:(?:/|%2F)[A-Za-z0-9_:@-][A-Za-z0-9._:@-]*)*\Z"
 )
-# A kept response, its cancellation, and the list of what went into it.
-_KEPT: Final = re.compile(rb"/v1/responses/(?!input_tokens\Z)([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?\Z")
+# A kept response, its cancellation, and the list of what went into it; two words are no ids but paths of OpenAI's.
+_KEPT: Final = re.compile(
+    rb"/v1/responses/(?!(?:input_tokens|compact)\Z)([A-Za-z0-9_-]{1,128})(/cancel|/input_items)?\Z"
+)
 # What clients write before a path: no `/v1`, another one, or a deployment as Azure's do.
 _BEFORE: Final = re.compile(rb"(?:/+(?:v1|openai|api|deployments/[^/]*)(?=/))*/+")
+_WHOLE: Final = re.compile(rb"(?:(?:chat/)?completions|messages|responses|embeddings)(?=/)")
+"""A whole path, given to an SDK as its base address; the SDK has put another one behind it."""
 _STREAM: Final = re.compile(rb"[?&]stream=(?:true|True|1)(?:&|\Z)")
 
 
@@ -43,8 +47,16 @@ def methods(path: bytes, pages: frozenset[bytes] = frozenset()) -> tuple[bytes, 
 
 def meant(path: bytes) -> bytes:
     """Return the served path that a request for one that is not served probably means, empty where none is near."""
-    rest = _BEFORE.sub(b"", path.lower(), 1).rstrip(b"/")
-    return next((near for near in (b"/v1/" + rest, b"/" + rest) if near in BY_PATH or near == MODELS), b"")
+    near, rest = _near(path.lower())
+    whole = None if near else _WHOLE.match(rest)
+    return near if whole is None else _near(rest[whole.end() :])[0]
+
+
+def _near(path: bytes) -> tuple[bytes, bytes]:
+    """Return the served path that differs from this one only in what stands before it, or empty, and the path without that."""
+    rest = _BEFORE.sub(b"", path, 1).rstrip(b"/")
+    served = (near for near in (b"/v1/" + rest, b"/" + rest) if near in BY_PATH or near == MODELS)
+    return next(served, b""), rest
 
 
 def takes_permit(path: bytes) -> bool:

@@ -137,6 +137,9 @@ def test_what_only_reads_is_answered_in_the_form_of_its_path() -> None:
     pooling = PoolingAnswers(reader, "m")
     pooled = json.loads(pooling.answer(b"/pooling", b'{"input":["a","b"]}'))
     assert [each["object"] for each in pooled["data"]] == ["pooling", "pooling"]
+    listed = json.loads(pooling.answer(b"/v1/embeddings", b'{"input":["a"]}'))
+    # As vLLM does; Mistral's SDK refuses an answer without.
+    assert listed["id"].startswith("embd-")
     embedded = json.loads(pooling.answer(b"/v2/embed", b'{"texts":["a","b","c"]}'))
     assert len(embedded["embeddings"]["float"]) == 3
     billed = POOLING.read_usage(json.dumps(embedded).encode())

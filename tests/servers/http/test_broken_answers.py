@@ -1,6 +1,7 @@
 """Engines that fail: the client learns it in its own dialect, and never takes a part for the whole (INV-10)."""
 
 import asyncio
+import gzip
 import json
 import socket
 from email.utils import formatdate
@@ -274,6 +275,18 @@ def test_an_answer_that_is_no_answer_is_a_bad_gateway(raw: bytes, code: str) -> 
 
     got = ask_once(script, chat(), FailureKind.PROTOCOL)
     assert (got.status, got.error["code"]) == (502, code)
+
+
+def test_a_stream_that_is_compressed_though_none_asked_for_it_is_given_up_at_its_head() -> None:
+    """Its events cannot be read. At its end it was told as broken off, and the engine had run for nothing."""
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream("text/event-stream\r\ncontent-encoding: gzip")
+        asked.send(gzip.compress(ROLE))
+        await asked.hung_up()
+
+    got = ask_once(script, chat(stream=True), FailureKind.PROTOCOL)
+    assert (got.status, got.error["code"]) == (502, "upstream_protocol_error")
 
 
 def test_a_json_answer_that_breaks_off_is_a_bad_gateway() -> None:

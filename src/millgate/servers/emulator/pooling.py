@@ -65,8 +65,8 @@ class PoolingAnswers:
 
     def _listed(self, asked: _Body, data: Sequence[object], given: object) -> object:
         """Return a list for what was given, whose tokens are counted."""
-        usage = _usage(msgspec.json.encode(given))
-        return {"object": "list", "model": asked.model or self._model_name, "data": data, "usage": usage}
+        usage, model = _usage(msgspec.json.encode(given)), asked.model or self._model_name
+        return {"id": "embd-0", "object": "list", "created": 0, "model": model, "data": data, "usage": usage}
 
     def _pooling(self, body: bytes) -> object:
         asked = _decode(body)

@@ -9,7 +9,7 @@ from millgate.dialects.sse import EventFloodError, Splitter
 from millgate.http1.client import AnswerHead, Call
 from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, verdict
 from millgate.servers.requests.answer_ends import AnswerEnds
-from millgate.servers.requests.fields import EVENT_STREAM, media_type
+from millgate.servers.requests.fields import EVENT_STREAM, first, media_type
 
 MOST_KEPT_BYTES: Final = 64 * 1024
 """What is kept of an answer that is no stream: one of usual size is judged whole, a longer one by its end."""
@@ -17,12 +17,17 @@ ENDING_S = 5.0
 """How long after its terminal event an answer may take to end: no engine has anything to say in between."""
 
 _JSON: Final = (b"json",)
+_PLAIN: Final = (b"", b"identity")
 _NO_HEAD: Final = AnswerHead(0, (), None)
 
 
 def is_stream(head: AnswerHead) -> bool:
-    """Whether events follow."""
-    return head.status == 200 and media_type(head.headers).startswith(EVENT_STREAM)
+    """Whether events follow that can be read: compressed ones, which no engine is asked for, would be told as broken at their end."""
+    return (
+        head.status == 200
+        and media_type(head.headers).startswith(EVENT_STREAM)
+        and first(head.headers, b"content-encoding").lower() in _PLAIN
+    )
 
 
 def is_usable(head: AnswerHead, dialect: Dialect) -> bool:

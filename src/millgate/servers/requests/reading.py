@@ -149,14 +149,20 @@ def _unsupported(message: str, field: str) -> BadInputError:
 
 
 def _time_allowed_s(named: Mapping[bytes, bytes]) -> float | None:
-    """Return the time that the client says it waits, the shortest if it says so twice."""
+    """Return the time that the client says it waits, the shortest if it says so more than once."""
+    times = []
     given = named.get(b"x-millgate-deadline-ms")
     read_timeout_s = seconds(named.get(b"x-stainless-read-timeout"))
-    if given is None:
-        return read_timeout_s
-    deadline_ms = seconds(given)
-    if deadline_ms is None:
-        raise BadInputError(
-            "x-millgate-deadline-ms: expected a positive number of milliseconds", "x-millgate-deadline-ms"
-        )
-    return deadline_ms / 1000 if read_timeout_s is None else min(deadline_ms / 1000, read_timeout_s)
+    timeout_s = seconds(named.get(b"x-stainless-timeout"))
+    if read_timeout_s is not None:
+        times.append(read_timeout_s)
+    if timeout_s is not None:  # the SDKs for JavaScript, Go and Java cut its part of a second off
+        times.append(timeout_s + 1.0)
+    if given is not None:
+        deadline_ms = seconds(given)
+        if deadline_ms is None:
+            raise BadInputError(
+                "x-millgate-deadline-ms: expected a positive number of milliseconds", "x-millgate-deadline-ms"
+            )
+        times.append(deadline_ms / 1000)
+    return min(times, default=None)

@@ -1,8 +1,10 @@
-"""Which engines are asked for the usage of streams: what is believed of them, and for how long."""
+"""Which engines are asked for the usage of streams: what is believed of them, for how long, and what clients see of it."""
 
 import json
 
-from gateway.harness import Asked, answer_whole, chat, run, standing
+import pytest
+
+from gateway.harness import DONE, ROLE, Asked, answer_whole, chat, event, run, standing, usage_event
 from millgate.servers.http.asked_usage import FORGOTTEN_S, AskedUsage
 
 COMPLAINT = b'{"error":{"message":"unknown field stream_options"}}'
@@ -113,5 +115,31 @@ def test_an_engine_that_is_replaced_by_one_without_stream_options_is_found_out()
                 False,
                 False,
             ]
+
+    run(body())
+
+
+@pytest.mark.parametrize("null", [b',"usage":null', b', "usage": null'])
+@pytest.mark.parametrize("at_once", [1, 2, 9])
+def test_the_nulls_that_come_with_a_usage_that_only_we_asked_for_are_taken_out_too(
+    null: bytes, at_once: int
+) -> None:
+    """Mistral's SDK for JavaScript refuses a whole stream for one: to it no usage and a usage that is null are not the same."""
+    said = event('a,"usage":null')
+    events = [ROLE, event("a"), event("b"), said, event("c"), event("d"), event(finish="stop")]
+    nulls = [piece[:-3] + null + piece[-3:] for piece in events]
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        pieces = [*nulls, usage_event(3, 4), DONE]
+        asked.send(*[b"".join(pieces[at : at + at_once]) for at in range(0, len(pieces), at_once)])
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True))
+            assert (got.body, got.whole) == (b"".join([*events, DONE]), True)
+            got = await stand.ask(chat(stream=True, stream_options={"include_usage": True}))
+            assert got.body == b"".join([*nulls, usage_event(3, 4), DONE])
 
     run(body())

@@ -15,7 +15,10 @@ OURS, READ, WHOLE = b"x-millgate-deadline-ms", b"x-stainless-read-timeout", b"x-
         ({}, None),
         ({READ: b"2.5"}, 2.5),  # Python
         ({READ: b"600", WHOLE: b"600"}, 600.0),  # Python, Anthropic's
-        ({WHOLE: b"3"}, 4.0),  # JavaScript: it may be 3.9 s, and an answer that comes within them must not be cut
+        (
+            {WHOLE: b"3"},
+            4.0,
+        ),  # JavaScript: it may be 3.9 s, and an answer that comes within them must not be cut
         ({WHOLE: b"0"}, None),  # Java: no timeout
         ({WHOLE: b"soon"}, None),
         ({WHOLE: b"3", OURS: b"1500"}, 1.5),

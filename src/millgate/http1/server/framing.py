@@ -60,7 +60,8 @@ def read_framing(
     if not is_nameless and (host is None or not _is_host(host)):
         raise UnacceptableError(400, "invalid_request", "exactly one valid Host header is required")
     if not _is_target(target):
-        raise UnacceptableError(400, "invalid_request", "the request target must be a path in visible ASCII")
+        message = "the request target must be a path in visible ASCII, not an address as for a proxy"
+        raise UnacceptableError(400, "invalid_request", message)
     if named.get(b"upgrade", _IGNORED_UPGRADE).lower() != _IGNORED_UPGRADE:
         # Agents that ask for a WebSocket first (Codex) go on over HTTP at once only after 426; after any other status
         # they try again for seconds.

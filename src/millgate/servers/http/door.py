@@ -230,10 +230,8 @@ class HttpDoor(HttpDesk):
         """Write the server's error response in its client's dialect."""
         self.error_responses.rejected += 1
         self.on_bad_request(code)
-        refusal, cross_origin = (
-            self.error_responses.early(head, status, code, message),
-            self.settings.cross_origin,
-        )
+        refusal = self.error_responses.early(head, status, code, message)
+        cross_origin = self.settings.cross_origin
         return refusal if head is None or cross_origin is None else cross_origin.beside(refusal, head)
 
     # ---- what attempts ask

@@ -22,6 +22,7 @@ from millgate.servers.requests.judgement import MOST_KEPT_BYTES, is_stream
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
 """No event in one line ends so."""
+_NULLS = (b',"usage":null', b', "usage": null')
 # Proxies between us and the client buffer event streams and caches keep them unless told not to.
 _STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 _WRITER = HeaderWriter(ANSWER_RESERVED)
@@ -37,12 +38,12 @@ def cut_off(owner: AnswerOwner, cause: FailureKind | Reason) -> None:
     owner.exchange.abort()
 
 
-def _without_nulls(data: bytes) -> bytes:
-    """Return events without the `usage: null` that engines write where usage is asked for, and that strict clients take for none at all.
+def _null_in(event: bytes) -> bytes:
+    """Return the `usage: null` that engines write into events where usage is asked for, and that strict clients take for none at all.
 
-    Inside a string of JSON these bytes cannot stand: its quotes are escaped.
+    Empty without one. Inside a string of JSON these bytes cannot stand: its quotes are escaped.
     """
-    return data.replace(b',"usage":null', b"").replace(b', "usage": null', b"")
+    return next((null for null in _NULLS if event.find(null) >= 0), b"")
 
 
 def _each_says(data: bytes, mark: bytes, events: int) -> bool:
@@ -68,6 +69,7 @@ class StreamAnswer:
         "_flowing",
         "_head",
         "_heard_content",
+        "_null",
         "_owner",
         "_peeked",
         "_peeked_bytes",
@@ -88,6 +90,7 @@ class StreamAnswer:
         self._dialect = owner.dialect
         self._unfinished = owner.dialect.unfinished
         self._strip_usage = strip_usage
+        self._null = b""  # as this engine's events have it that are taken apart, the first ones among them
         self._alone = alone
         self._ending = _NO_ENDING
         self._splitter = Splitter()
@@ -124,7 +127,7 @@ class StreamAnswer:
             # one before did, and that one's ending said that it does not end the answer.
             if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
                 self.events += 1
-                self._write(_without_nulls(data) if self._strip_usage else data)
+                self._write(data.replace(self._null, b"") if self._null else data)
                 return
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
@@ -133,7 +136,7 @@ class StreamAnswer:
                         # How an event in one line ends, from the mark that it is not the last one on.
                         self._ending = data[data.rfind(self._unfinished) :]
                     self.events += events
-                    self._write(_without_nulls(data) if self._strip_usage else data)
+                    self._write(data.replace(self._null, b"") if self._null else data)
                     return
         self._examine(data)
 
@@ -195,10 +198,10 @@ class StreamAnswer:
                 return False
             heard = heard or not event.silent
             self._note(event)
-            if not self._strip_usage:
-                onward.append(piece)
-            elif not event.usage_only:
-                onward.append(_without_nulls(piece))
+            if self._strip_usage:
+                self._null = self._null or _null_in(piece)
+            if not (self._strip_usage and event.usage_only):
+                onward.append(piece.replace(self._null, b"") if self._null else piece)
             if event.finish == "abort":
                 self._send(onward, heard=True)
                 self._break(FailureKind.ABORT, Sent.REQUEST)

@@ -150,13 +150,16 @@ def _unsupported(message: str, field: str) -> BadInputError:
 
 def _time_allowed_s(named: Mapping[bytes, bytes]) -> float | None:
     """Return the time that the client says it waits, the shortest if it says so more than once."""
-    times = []
     given = named.get(b"x-millgate-deadline-ms")
-    read_timeout_s = seconds(named.get(b"x-stainless-read-timeout"))
-    timeout_s = seconds(named.get(b"x-stainless-timeout"))
-    if read_timeout_s is not None:
+    read_timeout, timeout = named.get(b"x-stainless-read-timeout"), named.get(b"x-stainless-timeout")
+    if given is None and read_timeout is None and timeout is None:
+        return None
+    times = []
+    if (read_timeout_s := seconds(read_timeout)) is not None:
         times.append(read_timeout_s)
-    if timeout_s is not None:  # the SDKs for JavaScript, Go and Java cut its part of a second off
+    if (
+        timeout_s := seconds(timeout)
+    ) is not None:  # the SDKs for JavaScript, Go and Java cut its part of a second off
         times.append(timeout_s + 1.0)
     if given is not None:
         deadline_ms = seconds(given)

@@ -69,6 +69,44 @@ def test_a_success_between_failures_takes_them_back() -> None:
     assert _fail(health, 3.0, 4.0).stance is Stance.UP
 
 
+def _complain(health: EngineHealth, *times: float, common: bool) -> Stance:
+    for now in times:
+        health.complained("status 500", now, alone=False, common=common)
+    return health.stance
+
+
+def test_statuses_that_other_engines_answer_with_too_take_out_only_one_that_has_answered_nothing_for_a_while() -> (
+    None
+):
+    working, fresh = _health(), _health()
+    working.worked(0.5)
+    assert _complain(working, 1.0, 2.0, 3.0, 4.0, common=True) is Stance.UP
+    assert _complain(working, 10.6, 10.7, 10.8, common=True) is Stance.DOWN, (
+        "it has answered nothing for 10 s"
+    )
+    assert _complain(fresh, 1.0, 2.0, 3.0, common=True) is Stance.DOWN
+
+
+def test_a_status_that_no_other_engine_answers_with_takes_out_one_that_has_just_worked() -> None:
+    health = _health()
+    health.worked(0.5)
+    assert _complain(health, 1.0, 2.0, 3.0, common=False) is Stance.DOWN
+    assert health.why == "3 requests in a row failed: status 500"
+    assert (health.complains(13.0), health.complains(13.1)) == (True, False)
+
+
+def test_a_trial_that_fails_as_requests_do_elsewhere_is_made_again_by_the_next_request() -> None:
+    health = _health(NO_PAGE)
+    health.succeeded(0.5)
+    _complain(health, 1.0, 1.0, 1.0, common=False)
+    health.waited(2.1, alone=False)
+    assert _tried(health, 2.2)
+    assert _complain(health, 2.3, common=True) is Stance.TRIAL
+    assert _tried(health, 2.4)
+    health.succeeded(2.5)
+    assert health.stance is Stance.UP
+
+
 def test_an_engine_that_stays_because_it_is_alone_says_how_many_requests_failed_until_one_is_good() -> None:
     health = _fail(_health(NO_PAGE), 1.0, 2.0, alone=True)
     assert health.failing(2.0) == ""

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from lab.upstream import FakeUpstream, ScriptedConnection, answers
@@ -170,11 +171,11 @@ async def answer_slowly(line: ScriptedConnection) -> None:
     await line.send(answers.whole(answers.completion("slow")))
 
 
-async def keep_asking(gateway: Gateway) -> None:
-    """Ask again and again, whatever the answer, over one connection."""
+async def keep_asking(gateway: Gateway, times: int | None = None) -> None:
+    """Ask again and again, or so many times, whatever the answer, over one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     try:
-        while True:
+        for _ in itertools.count() if times is None else range(times):
             writer.write(request(chat()))
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
@@ -215,6 +216,47 @@ def test_an_engine_that_comes_back_is_tried_with_one_request_while_the_others_go
                 await gateway.stop()
 
     run(body())
+
+
+async def stay_up_through(*rounds: tuple[int, int]) -> None:
+    """Ask two engines with one permit each, both at once, round by round; whatever they answer, both take work after each."""
+    together = asyncio.Barrier(2)
+
+    def answering(number: int) -> Callable[[ScriptedConnection], Awaitable[None]]:
+        statuses = iter([each[number] for each in rounds])
+
+        async def script(line: ScriptedConnection) -> None:
+            await together.wait()
+            status = next(statuses)
+            body = answers.completion("well") if status == 200 else answers.error(status)
+            await line.send(answers.whole(body, status, answers.JSON))
+
+        return script
+
+    async with FakeUpstream(answering(0)) as first, FakeUpstream(answering(1)) as second:
+        lane = LaneSettings("interactive", ttft_slo_s=60.0, deadline_s=60.0)
+        core = Settings((lane,), (EngineSettings("first", 1), EngineSettings("second", 1)))
+        addresses = [EngineAddress(n, "127.0.0.1", u.port) for n, u in (("first", first), ("second", second))]
+        gateway = Gateway(
+            build_governor(core, time.monotonic()), GatewaySettings(engines=tuple(addresses), port=0)
+        )
+        await gateway.start()
+        try:
+            for statuses in rounds:
+                await asyncio.gather(keep_asking(gateway, 1), keep_asking(gateway, 1))
+                assert all(engine.up for engine in gateway.driver.snapshot().engines), statuses
+        finally:
+            await gateway.stop()
+
+
+def test_requests_that_fail_at_every_engine_take_none_out_that_answers_others() -> None:
+    """llama.cpp says 500 to a text that is longer than its batch: one client with many of these had the whole pool but for one engine."""
+    bad, good = (500, 500), (200, 200)
+    run(stay_up_through(bad, good, bad, bad, bad, bad, good))
+
+
+def test_an_engine_that_does_no_work_of_this_kind_is_not_out_for_that() -> None:
+    run(stay_up_through(*[(501, 200)] * 4))
 
 
 def test_a_dead_last_engine_is_taken_out_while_requests_keep_failing_there() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from millgate.core.snapshot import Snapshot
 from millgate.gateway.settings import EngineAddress
 from millgate.http1.client import UpstreamPool, UpstreamSettings
 from millgate.runtime.adapters import Adapters, AdapterWatch
@@ -188,6 +189,7 @@ class Fleet:
         check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone, unseen)
         check.on_turn = self._turned
         check.is_shut = partial(self._is_shut, name) if address.metered else None
+        check.is_common = partial(self._is_common, name)
         check.listen(pool)
         pool.on_head = partial(tell_quotas, self._driver, name) if address.metered else None
         return _Engine(address, pool, (watch_pool, gauge_pool), watch, adapters, check)
@@ -211,16 +213,26 @@ class Fleet:
     def _is_shut(self, name: str) -> bool:
         return any(each.is_shut for each in self._driver.snapshot().engines if each.name == name)
 
+    def _others(self, name: str, seen: Snapshot) -> list[str]:
+        """Return the other engines of its pool that are ours."""
+        pool = next((each.engines for each in seen.pools if name in each.engines), ())
+        return [other for other in self._engines if other != name and other in pool]
+
+    def _is_common(self, name: str) -> bool:
+        """Return whether half of the others in its pool have failed requests with a status lately, those that are out for it too."""
+        others, now = self._others(name, self._driver.snapshot()), self._clock.now()
+        complaining = sum([self._engines[other].check.health.complains(now) for other in others])
+        return bool(others) and 2 * complaining >= len(others)
+
     def _is_alone(self, name: str) -> bool:
         """Return whether no other engine of its pool takes work: no provider's account that pauses, or whose breaker is open."""
         seen = self._driver.snapshot()
-        pool = next((each.engines for each in seen.pools if name in each.engines), ())
         paused = {
             each.name for each in seen.engines if each.is_shut or (each.account and each.account.paused_s)
         }
         return not any(
-            other != name and other in pool and other not in paused and engine.check.health.takes_work
-            for other, engine in self._engines.items()
+            other not in paused and self._engines[other].check.health.takes_work
+            for other in self._others(name, seen)
         )
 
 

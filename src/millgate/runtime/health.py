@@ -5,9 +5,12 @@ out, two good ones let it back. *Requests* say that it works: three failures in 
 for a probation that doubles from 1 to 30 s. After that one single request is tried, and what becomes of it decides
 (Envoy's outlier detection and its consecutive failures, with a half-open breaker's trial at the end).
 
-What is no failure: anything that the engine says with a status below 500, and 503 and 529, by which engines refuse
-what they have no room for. To a request a 4xx is no success either: it takes no failure back, and the next request is the trial. An engine without a health page
+What is no failure: anything that the engine says with a status below 500, 501 for what no request gets there, and 503 and 529, by which
+engines refuse what they have no room for. To a request a 4xx is no success either: it takes no failure back, and the next request is the trial. An engine without a health page
 (404) answers, and that is enough. A time that runs out counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
+
+Some engines say 500 for what is wrong with a request: llama.cpp does for a text that is longer than its batch. So where half of the others
+have answered with such a status as well within ten seconds, and this one has answered a request, the requests are at fault and not the engine.
 
 An engine that is alone in its pool is never taken out for failed requests, for then the outage would outlast its
 cause. Failures only make us look more often, and the first good look brings it back.
@@ -83,6 +86,7 @@ class EngineHealth:
         self._in_a_row = 0
         self._failed_why = ""
         self._probation_s = 0.0
+        self._complained_at = self._worked_at = float("-inf")
         self._out_until = now
         self._up_since = now
         self._trial_at: float | None = None
@@ -102,6 +106,10 @@ class EngineHealth:
         if self._in_a_row < self.settings.failures or now - self._failed_at[-1] > _TOLD_FOR_S:
             return ""
         return f"{self._in_a_row} requests in a row failed: {self._failed_why}"
+
+    def complains(self, now: float) -> bool:
+        """Whether it has answered a request with a status that may be its fault, so lately that it counts."""
+        return now - self._complained_at <= self.settings.failures_within_s
 
     def looked(self, complaint: str | None, now: float, *, alone: bool) -> None:
         """The health page was asked: None is good, else what is wrong."""
@@ -133,16 +141,29 @@ class EngineHealth:
         self._trial_at = now
         return True
 
+    def worked(self, now: float) -> None:
+        """Requests were answered, and none has failed."""
+        self._worked_at = now
+
     def succeeded(self, now: float) -> None:
         """A request was answered."""
         self._failed_at.clear()
         self._in_a_row = 0
+        self._worked_at = now
         if self.stance is Stance.TRIAL:
             self._turn(Stance.UP, now, "")
 
     def undecided(self) -> None:
         """The trial has shown nothing: the next request is tried."""
         self._trial_at = None
+
+    def complained(self, why: str, now: float, *, alone: bool, common: bool) -> None:
+        """A request was answered with a status that may be the engine's fault; it is `common` where others answer so too."""
+        self._complained_at = now
+        if not common or now - self._worked_at > self.settings.failures_within_s:
+            self.failed(why, now, alone=alone)
+        elif self.stance is Stance.TRIAL:
+            self.undecided()
 
     def failed(self, why: str, now: float, *, alone: bool) -> None:
         """A request failed there, before or while it was answered."""

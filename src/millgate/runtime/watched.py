@@ -16,7 +16,7 @@ from millgate.runtime.driver import Driver
 from millgate.runtime.engines import Fetched, scrape
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
 
-_NO_ROOM = (503, 529)
+_NO_FAULT = (501, 503, 529)
 _SHUT = "requests failed and its breaker is open: single requests try it"
 
 
@@ -39,7 +39,7 @@ class HealthCheck(Ear):
     ) -> None:
         self.engine = engine
         self.health = EngineHealth(settings, clock.now(), unseen)
-        self.heard = 0
+        self.heard = self._heard_before = 0
         self.anxious = False
         self.deserted = self.unreachable = False
         self._now = clock.now
@@ -52,6 +52,8 @@ class HealthCheck(Ear):
         """Told how it stands at the start, when it has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
         self.is_shut: Callable[[], bool] | None = None
         """Says whether the breaker of a provider's account is open; asked at each look."""
+        self.is_common: Callable[[], bool] | None = None
+        """Says whether other engines answer requests with statuses of faults too; asked at each of its own."""
         self._was_shut = False
         self._shut_changed_at = float("-inf")
         self._is_up = not unseen
@@ -109,11 +111,13 @@ class HealthCheck(Ear):
         self._tell()
 
     def complained(self, status: int) -> None:
-        """A request was answered with a status from 500 on: no room is no fault."""
-        if status in _NO_ROOM:
+        """A request was answered with a status from 500 on: to have no room, or no such kind of work, is no fault."""
+        if status in _NO_FAULT:
             self.heard += 1
         else:
-            self._failed(f"status {status}")
+            is_common = self.is_common is not None and self.is_common()
+            self.health.complained(f"status {status}", self._now(), alone=self._alone(), common=is_common)
+            self._follow_failure()
 
     def failed(self, kind: FailureKind, heard_before: int, detail: str) -> None:
         """A request failed, unless it was only our own time that ran out while others were answered."""
@@ -122,6 +126,9 @@ class HealthCheck(Ear):
 
     def _failed(self, why: str) -> None:
         self.health.failed(why, self._now(), alone=self._alone())
+        self._follow_failure()
+
+    def _follow_failure(self) -> None:
         self._tell()
         if self._running and self.on_turn is not None and (standing := self.standing).failing:
             self.on_turn(standing)
@@ -144,6 +151,9 @@ class HealthCheck(Ear):
         alone = quick = (health.in_doubt or health.stance is not Stance.UP) and self._alone()
         self._look_in(settings.quick_poll_s if quick else settings.poll_s)
         health.waited(self._now(), alone=alone)
+        if self.heard != self._heard_before and not self.anxious:
+            health.worked(self._now())  # of good answers nothing is told while nothing fails
+        self._heard_before = self.heard
         if self.is_shut is not None and self.is_shut() is not self._was_shut:
             self._was_shut, self._shut_changed_at = not self._was_shut, self._now()
         self._tell(again=health.stance is Stance.TRIAL)

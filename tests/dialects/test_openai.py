@@ -255,6 +255,11 @@ def test_done_comments_and_blanks_are_told_apart() -> None:
     assert OPENAI.read_event(b"\n").silent
 
 
+def test_the_null_with_which_llama_cpp_begins_to_read_one_of_several_prompts_is_no_token() -> None:
+    event = OPENAI.read_event(b"data: null\n\n")
+    assert (event.silent, event.content) == (True, False)
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engines.findings import all_findings
-from engines.process import LLAMA, VLLM, VLLM_CACHING, VLLM_POOLING, Engine, Kind
+from engines.process import LLAMA, LLAMA_POOLING, VLLM, VLLM_CACHING, VLLM_POOLING, Engine, Kind
 from faults.process import GateProcess
 from faults.starter import Starter
 
@@ -70,9 +70,12 @@ def the_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     engine.stop()
 
 
-@pytest.fixture(scope="module")
-def the_pooling_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    engine = Engine(VLLM_POOLING, _told(VLLM_POOLING), tmp_path_factory.mktemp("pooling") / "log.txt")
+@pytest.fixture(scope="module", params=[VLLM_POOLING, LLAMA_POOLING], ids=lambda kind: kind.name)
+def the_pooling_engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    kind: Kind = request.param
+    engine = Engine(kind, _told(kind), tmp_path_factory.mktemp("pooling") / "log.txt")
     yield engine
     engine.stop()
 

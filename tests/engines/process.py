@@ -4,7 +4,7 @@ What is started is told by the environment (`make test-engines`, docs/how-to/vll
 
     MILLGATE_TEST_VLLM   a command that serves one model, or the address of an engine that runs already
     MILLGATE_TEST_VLLM_POOLING  the same command once more: it is started to compute embeddings
-    MILLGATE_TEST_LLAMA  the same for llama-server
+    MILLGATE_TEST_LLAMA  the same for llama-server; the command is started once more to compute embeddings
 
 `{port}` in a command becomes the port; without it `--port N` is added. A command is started in a session of its own
 and only what it has started is ever ended. An engine given by its address is never stopped, so it is not asked to be.
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
     `flags` are added to a command, so that its bounds are within reach; `streams` is how many requests it runs at
     once and `most` how many it takes at all (None: any number). `lets_go_s` is how long its gauges may take to
-    show that a client has left. `messages` says whether it serves /v1/messages, `several` whether `n` answers, `core` what the process of its own
+    show that a client has left. `messages` says whether it serves /v1/messages, `core` what the process of its own
     is called that computes (None: there is none apart). One that `looks_when_idle` notices that a client has left in a second in which it is
     asked nothing, its gauges included, and ends nothing.
     """
@@ -52,7 +52,6 @@ class Kind(NamedTuple):
     most: int | None
     lets_go_s: float
     messages: bool
-    several: bool
     core: str | None
     looks_when_idle: bool = False
 
@@ -67,7 +66,6 @@ VLLM = Kind(
     most=12,
     lets_go_s=1.0,
     messages=True,
-    several=True,
     core="EngineCore",
 )
 VLLM_CACHING = VLLM._replace(
@@ -96,9 +94,13 @@ LLAMA = Kind(
     most=None,
     lets_go_s=4.0,  # two looks at its gauges
     messages=True,
-    several=False,
     core=None,
     looks_when_idle=True,
+)
+LLAMA_POOLING = LLAMA._replace(
+    name="llama-server for pooling",
+    flags=(*LLAMA.flags, "--embeddings", "--pooling", "mean"),
+    messages=False,
 )
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 from engines.conftest import Bench
 from engines.findings import note
 from engines.process import seconds_until_idle
@@ -40,8 +38,6 @@ def test_fifty_users_never_put_more_than_the_cap_into_the_engine(bench: Bench) -
 
 def test_sequences_are_what_is_counted_with_n_and_with_lists_of_prompts(bench: Bench) -> None:
     """`n` answers of a prompt and prompts of one list run side by side in the engine; more than the cap holds is 413."""
-    if not bench.engine.kind.several:
-        pytest.skip(f"{bench.engine.kind.name} writes one answer for each request")
     gate = bench.gate(cap=CAP, lanes__interactive__ttft_slo="1h")
     with Watch(bench.engine) as watch:
         became = asyncio.run(askers_of_several(gate, bench.engine))

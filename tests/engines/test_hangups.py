@@ -31,7 +31,15 @@ def all_leave(lines: list[Talk], how: str) -> None:
 def timed(engine: Engine, gate: GateProcess, what: str, lines: list[Talk], how: str) -> None:
     """Let them leave; the engine is idle within a second and the gate has its permits back soon after."""
     all_leave(lines, how)
-    took_s = seconds_until_idle(engine)
+    left_at = time.monotonic()
+    if engine.kind.looks_when_idle:
+        until(
+            lambda: not permits(gate)
+        )  # by the gate's readings alone: each one more puts off the engine's look
+        until(lambda: engine.load().total == 0)
+    else:
+        seconds_until_idle(engine)
+    took_s = time.monotonic() - left_at
     permits_s = took_s + seconds_until(lambda: not permits(gate))
     note(
         engine.kind.name,

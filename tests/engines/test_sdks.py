@@ -12,6 +12,8 @@ from engines.users import EXACTLY, asked
 from faults.process import GateProcess
 
 TOKENS = 12
+PATIENT = {"lanes__interactive__ttft_slo": "1h"}
+"""An answer is good on a slow machine too."""
 
 
 def openai_at(gate: GateProcess) -> openai.OpenAI:
@@ -32,7 +34,7 @@ def wanted(bench: Bench) -> dict[str, Any]:
 
 
 def test_the_openai_sdk_gets_a_whole_answer(bench: Bench) -> None:
-    gate = bench.gate(cap=4)
+    gate = bench.gate(cap=4, **PATIENT)
     with openai_at(gate) as client:
         whole = client.chat.completions.create(**wanted(bench))
         listed = client.models.list().data[0].id
@@ -46,7 +48,7 @@ def test_the_openai_sdk_gets_a_whole_answer(bench: Bench) -> None:
 
 @pytest.mark.parametrize("usage", [True, False], ids=["with-usage", "without-usage"])
 def test_the_openai_sdk_gets_a_stream_with_usage_only_if_it_asked(bench: Bench, usage: bool) -> None:
-    gate = bench.gate(cap=4)
+    gate = bench.gate(cap=4, **PATIENT)
     options: Any = {"stream_options": {"include_usage": True}} if usage else {}
     with openai_at(gate) as client:
         chunks = list(client.chat.completions.create(stream=True, **wanted(bench), **options))
@@ -58,7 +60,7 @@ def test_the_openai_sdk_gets_a_stream_with_usage_only_if_it_asked(bench: Bench, 
 
 
 def test_the_openai_sdk_gets_a_completion_and_a_stream_of_one(bench: Bench) -> None:
-    gate = bench.gate(cap=4)
+    gate = bench.gate(cap=4, **PATIENT)
     asks: dict[str, Any] = {"model": bench.engine.model, "prompt": "The mill", "max_tokens": TOKENS}
     with openai_at(gate) as client:
         whole = client.completions.create(**asks, extra_body=EXACTLY)
@@ -72,7 +74,7 @@ def test_the_openai_sdk_gets_a_completion_and_a_stream_of_one(bench: Bench) -> N
 def test_the_anthropic_sdk_gets_a_whole_answer_and_a_stream(bench: Bench) -> None:
     if not bench.engine.kind.messages:
         pytest.skip(f"{bench.engine.kind.name} does not serve /v1/messages")
-    gate = bench.gate(cap=4)
+    gate = bench.gate(cap=4, **PATIENT)
     with anthropic_at(gate) as client:
         whole = client.messages.create(**wanted(bench))
         with client.messages.stream(**wanted(bench)) as stream:
@@ -83,3 +85,17 @@ def test_the_anthropic_sdk_gets_a_whole_answer_and_a_stream(bench: Bench) -> Non
         assert message.usage.output_tokens == TOKENS
     assert gate.ended() == {"good": 2}
     note(bench.engine.kind.name, "SDKs", version=bench.engine.version, openai="ok", anthropic="ok")
+
+
+def test_the_openai_sdk_gets_a_response_and_a_stream_of_one(bench: Bench) -> None:
+    gate = bench.gate(cap=4, **PATIENT)
+    asks: dict[str, Any] = {"model": bench.engine.model, "input": "The mill", "max_output_tokens": TOKENS}
+    with openai_at(gate) as client:
+        whole = client.responses.create(**asks)
+        events = list(client.responses.create(**asks, stream=True))
+
+    assert whole.usage is not None
+    assert 0 < whole.usage.output_tokens <= TOKENS
+    assert events[0].type == "response.created"
+    assert events[-1].type in {"response.completed", "response.incomplete"}
+    assert gate.ended() == {"good": 2}

@@ -1,7 +1,8 @@
 """A llama of random weights as one GGUF file for llama-server: nothing is downloaded.
 
 Run it with a Python that has `gguf`: `engine/bin/python tests/engines/tiny_gguf.py tiny.gguf`. Every byte is a token, so that any text can
-be read; which tokens come out means nothing. Names of keys and tensors are those of ggml's GGUF specification (docs/gguf.md of ggml-org/ggml).
+be read; which tokens come out means nothing, but each is a character: llama-server leaves `message_start`, the role or `response.created` out of a
+stream whose first token is a part of one. Names of keys and tensors are those of ggml's GGUF specification (docs/gguf.md of ggml-org/ggml).
 """
 
 import sys
@@ -60,6 +61,11 @@ def weights(vocabulary: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def is_part(text: bytes) -> bool:
+    """Whether a token is one byte of a longer character."""
+    return text.startswith(b"<0x") and int(text[3:5], 16) >= 0x80
+
+
 def main(path: str) -> None:
     """Write the file."""
     dice, vocabulary = np.random.default_rng(1), tokens()
@@ -67,6 +73,9 @@ def main(path: str) -> None:
     described(writer, vocabulary)
     for name, shape in weights(len(vocabulary)).items():
         spread = np.zeros(shape) + 1.0 if name.endswith("norm.weight") else dice.normal(0.0, 0.02, shape)
+        if name == "output.weight":
+            # Scores of 0: the 40 highest, from which llama-server draws, are above that.
+            spread[[is_part(text) for text, _ in vocabulary]] = 0.0
         writer.add_tensor(name, spread.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

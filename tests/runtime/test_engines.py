@@ -101,6 +101,22 @@ def test_a_llama_server_is_left_alone_until_it_has_looked_for_clients_that_have_
     run(body())
 
 
+def test_a_llama_server_is_left_alone_for_more_than_a_second_between_any_two_readings() -> None:
+    """Whoever left while others were answered is noticed when these have ended: nobody leaves then, after whom it would be left alone."""
+
+    async def body() -> None:
+        page = b"llamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n"
+        async with standing(metrics=page) as stand:
+            readings = Readings()
+            stand.gateway.driver.observers.append(readings)
+            await until(lambda: len(readings.seen) >= 4)
+            times = [seen.seen_at for seen, _ in readings.seen]
+            # The first two are on their way before the engine is known by its page.
+            assert min(after - before for before, after in pairwise(times[1:])) > 1.1
+
+    run(body())
+
+
 def test_what_sglang_shows_counts_as_a_second_old() -> None:
     """It renews its gauges at every fortieth step: a client that has just left may still be missing in them, or still be there."""
 

@@ -272,7 +272,7 @@ class OpenAI:
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event; what cannot be read counts as content."""
         data = payload(event)
-        if not data:
+        if not data or data == b"null":  # as llama.cpp writes when it begins to read one of several prompts
             return StreamEvent(silent=True)
         if data == b"[DONE]":
             return StreamEvent(done=True)

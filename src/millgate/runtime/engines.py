@@ -117,7 +117,7 @@ async def is_well(pages: Upstream, target: bytes, within_s: float) -> bool:
 
 
 class EngineWatch:
-    """Reads one engine's gauges every second, and soon after clients have left it, and posts EngineSeen.
+    """Reads one engine's gauges every second or a little less often, and soon after clients have left it, and posts EngineSeen.
 
     `upstream` must be the watch's own pool: a scrape must not wait behind requests. One scrape at a time. `on_size` is
     told what an engine says of itself when two looks in a row say so, and have not said so before.
@@ -187,7 +187,8 @@ class EngineWatch:
         self._send()
 
     def _poll(self) -> None:
-        self._poll_timer = self._loop.call_later(POLL_S, self._poll)
+        # Some engine looks for clients that have left only where it is left alone for so long: never more often than that.
+        self._poll_timer = self._loop.call_later(max(POLL_S, self._names.after_hangup_s[0]), self._poll)
         self._send()
 
     def _send(self) -> None:

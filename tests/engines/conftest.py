@@ -80,10 +80,11 @@ def the_pooling_engine(
     engine.stop()
 
 
-@pytest.fixture
-def caching_bench(tmp_path: Path) -> Iterator[Bench]:
-    """The same as `bench` before an engine whose prefix cache holds a few conversations."""
-    engine, starter = Engine(VLLM_CACHING, _told(VLLM_CACHING), tmp_path / "engine.txt"), Starter(tmp_path)
+@pytest.fixture(params=[VLLM_CACHING, LLAMA], ids=lambda kind: kind.name)
+def caching_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """The same as `bench` before an engine whose prefix cache holds a few conversations, or, as llama-server's, all of them."""
+    kind: Kind = request.param
+    engine, starter = Engine(kind, _told(kind), tmp_path / "engine.txt"), Starter(tmp_path)
     if not engine.owned:
         pytest.skip("an engine given by its address has the cache that it has")
     yield Bench(engine.up(), starter)

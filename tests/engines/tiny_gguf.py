@@ -1,8 +1,8 @@
 """A llama of random weights as one GGUF file for llama-server: nothing is downloaded.
 
 Run it with a Python that has `gguf`: `engine/bin/python tests/engines/tiny_gguf.py tiny.gguf`. Every byte is a token, so that any text can
-be read; which tokens come out means nothing, but each is a character: llama-server leaves `message_start`, the role or `response.created` out of a
-stream whose first token is a part of one. Names of keys and tensors are those of ggml's GGUF specification (docs/gguf.md of ggml-org/ggml).
+be read; which tokens come out means nothing, but each is a character, and none ends an answer. llama-server leaves `message_start`, the role or
+`response.created` out of a stream whose first token is a part of a character, and knows no `ignore_eos` at /v1/messages. Names of keys and tensors are those of ggml's GGUF specification (docs/gguf.md of ggml-org/ggml).
 """
 
 import sys
@@ -61,9 +61,9 @@ def weights(vocabulary: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def is_part(text: bytes) -> bool:
-    """Whether a token is one byte of a longer character."""
-    return text.startswith(b"<0x") and int(text[3:5], 16) >= 0x80
+def is_silent(text: bytes, kind: TokenType) -> bool:
+    """Whether a token is never to come out: it is one byte of a longer character, or no text at all."""
+    return kind != TokenType.NORMAL and (kind != TokenType.BYTE or int(text[3:5], 16) >= 0x80)
 
 
 def main(path: str) -> None:
@@ -75,7 +75,7 @@ def main(path: str) -> None:
         spread = np.zeros(shape) + 1.0 if name.endswith("norm.weight") else dice.normal(0.0, 0.02, shape)
         if name == "output.weight":
             # Scores of 0: the 40 highest, from which llama-server draws, are above that.
-            spread[[is_part(text) for text, _ in vocabulary]] = 0.0
+            spread[[is_silent(*token) for token in vocabulary]] = 0.0
         writer.add_tensor(name, spread.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -339,6 +339,27 @@ def test_cached_tokens_are_read_from_streams_and_answers_and_cost_no_other_count
     assert OPENAI.read_event(chunk(choices=[], usage=usage)).usage == Usage(9, 2, cached)
 
 
+@pytest.mark.parametrize(
+    ("behind", "cached"),
+    [
+        (b"", None),
+        (b',"total_tokens":11,"prompt_tokens_details":null', None),
+        (b',"prompt_tokens_details":{"audio_tokens":1}', None),
+        (b',"prompt_tokens_details":{"cached_tokens":4}', 4),
+        (b',"cached_tokens":5', 5),  # beside the others, as some providers write it
+    ],
+)
+@pytest.mark.parametrize(
+    "end", [b"}", b',"prompt_logprobs":null} \n', b',"metadata":{"a":"}"}}', b"}}", b"}x"]
+)
+def test_usage_is_read_whatever_stands_in_it_and_behind_it(
+    behind: bytes, cached: int | None, end: bytes
+) -> None:
+    answer = b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2%b}%b' % (behind, end)
+
+    assert OPENAI.read_usage(answer) == Usage(9, 2, cached)
+
+
 def test_an_answer_without_usage_has_none() -> None:
     assert OPENAI.read_usage(b'{"choices":[]}') is None
     assert OPENAI.read_usage(b'{"id":"}","usage":') is None

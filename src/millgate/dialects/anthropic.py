@@ -23,6 +23,7 @@ from millgate.dialects.anthropic_bodies import (
 from millgate.dialects.bodies import ABSENT, decode, named_model
 from millgate.dialects.contract import (
     UNREADABLE,
+    Dialect,
     EngineError,
     Family,
     FormReader,
@@ -101,7 +102,7 @@ def _piece(piece: Piece | None) -> bool:
     return bool(piece.text or piece.thinking or piece.partial_json or "tool_use" in piece.type)
 
 
-class Anthropic:
+class Anthropic(Dialect):
     """Messages; the singleton `ANTHROPIC` is the dialect."""
 
     name: ClassVar[str] = "anthropic"
@@ -171,11 +172,6 @@ class Anthropic:
         start = max((found.start() for found in _USAGE.finditer(answer)), default=-1)
         return None if start < 0 else _usage_from(answer, start)
 
-    def read_id(self, answer: bytes) -> str | None:
-        """Find nothing: messages are not kept."""
-        del answer
-        return None
-
     def is_aborted(self, answer: bytes) -> bool:
         """Whether the answer stopped for `abort`: vLLM's word for work that it gave up."""
         return answer.find(b'"abort"') >= 0 and _ABORT.search(answer) is not None
@@ -199,10 +195,6 @@ class Anthropic:
     def as_event(self, body: bytes) -> bytes:
         """Put an error body into an event of that name; the SDK raises for it."""
         return b"event: error\ndata: " + in_one_line(body) + b"\n\n"
-
-    def with_usage(self, body: bytes) -> bytes:
-        """Return the body as it is: usage comes unasked."""
-        return body
 
 
 ANTHROPIC = Anthropic()

@@ -1,7 +1,7 @@
 """What every dialect offers the doors: one request read, one answer watched, one error dressed."""
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -120,8 +120,8 @@ FormReader = Callable[[bytes, bytes], RequestFacts]
 """Reads a multipart body, told its boundary; raises BadInputError."""
 
 
-class Dialect(Protocol):
-    """One wire language between clients and engines; stateless, shared by all requests."""
+class Dialect:
+    """One wire language between clients and engines; stateless, shared by all requests. It is no protocol, which compiled code asks half as fast."""
 
     name: ClassVar[str]
     family: ClassVar[Family]
@@ -144,29 +144,38 @@ class Dialect(Protocol):
 
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole server-sent event; what cannot be read counts as content."""
+        raise NotImplementedError
 
     def read_usage(self, answer: bytes) -> Usage | None:
         """Find the usage in a JSON answer, or in its last bytes."""
+        raise NotImplementedError
 
     def read_id(self, answer: bytes) -> str | None:
         """Find the id of an answer that the engine keeps, in its first bytes; None in dialects without such."""
+        del answer
+        return None
 
     def is_aborted(self, answer: bytes) -> bool:
         """Whether a whole JSON answer says that the engine gave up on it."""
+        raise NotImplementedError
 
     def error(self, kind: str, code: str | None, message: str, field: str | None = None) -> bytes:
         """Dress an error as a JSON body."""
+        raise NotImplementedError
 
     def complaint(
         self, status: int, code: str, message: str, field: str | None = None, request_id: bytes = b""
     ) -> bytes:
         """Dress what is wrong with a request as a JSON body, its type taken from the status."""
+        raise NotImplementedError
 
     def as_event(self, body: bytes) -> bytes:
         """Turn a JSON error body of this dialect into an event for a stream that has begun."""
+        raise NotImplementedError
 
     def with_usage(self, body: bytes) -> bytes:
-        """Return this streaming request with usage asked for; only for bodies without `stream_options`."""
+        """Return this streaming request with usage asked for, as it is where usage comes unasked; only for bodies without `stream_options`."""
+        return body
 
 
 def in_one_line(body: bytes) -> bytes:

@@ -17,11 +17,15 @@ from millgate.dialects.contract import UNREADABLE
 _MOST_FRAMES: Final = 256
 _MOST_FRAME_BYTES: Final = 1024
 _OPENING_BRACE: Final = ord("{")
-_ARRAY: Final = msgspec.json.Decoder(Raw)
+_OPENING_BRACKET: Final = ord("[")
+"""As numbers: looking for one takes a fifth as long as for bytes, which goes through an exception."""
+_TYPE: Final = b'"type"'
+_elements: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
-Frame = tuple[bytes, bytes, tuple[Any, ...]]
-"""What stands before the messages, their first bracket included, and behind them, and what it says: a plain tuple, which is cut in C."""
+Frame = tuple[bytes, bytes, tuple[Any, ...], bool]
+"""What stands before the messages, their first bracket included, and behind them, what it says, a plain tuple, which is cut in C, and
+whether a type is named in it."""
 
 
 class Frames:
@@ -34,10 +38,11 @@ class Frames:
         self._last: Frame | None = None
         self._most_bytes = most_bytes
 
-    def find(self, body: bytes) -> tuple[Any, ...] | None:
+    def find(self, body: bytes) -> tuple[tuple[Any, ...], int | None] | None:
         """Return what a body says (as RequestFacts do, but for what is measured), None unless its frame is known and its array is one.
 
-        Whether its strings are UTF-8 is not looked at.
+        Beside it stands how many messages there are, None where one may have parts: those stand in an array of their own. Whether
+        its strings are UTF-8 is not looked at.
         """
         frame = self._last
         if frame is None or not (body.startswith(frame[0]) and body.endswith(frame[1])):
@@ -55,10 +60,10 @@ class Frames:
         if body[begin] != _OPENING_BRACE and FILLED.match(array) is None:
             return None
         try:
-            _ARRAY.decode(array)
+            messages = len(_elements(array))
         except UNREADABLE:
             return None
-        return frame[2]
+        return frame[2], None if frame[3] or _OPENING_BRACKET in body[begin:end] else messages
 
     def keep(self, body: bytes, messages: Raw, facts: tuple[Any, ...]) -> None:
         """Remember the frame of a whole and right body, if its messages are all between its brackets."""
@@ -68,4 +73,5 @@ class Frames:
         if len(self._known) >= _MOST_FRAMES:
             self._known.clear()
         before, behind = body[:begin], body[end:]
-        self._last = self._known[before + behind] = (before, behind, facts)
+        types = before.find(_TYPE) >= 0 or behind.find(_TYPE) >= 0
+        self._last = self._known[before + behind] = (before, behind, facts, types)

@@ -32,6 +32,7 @@ from millgate.dialects.bodies import (
 from millgate.dialects.contract import (
     UNREADABLE,
     BadInputError,
+    Dialect,
     EngineError,
     Family,
     FormReader,
@@ -44,13 +45,13 @@ from millgate.dialects.contract import (
 from millgate.dialects.conversations import read_chat, read_completion
 from millgate.dialects.duplicates import COMMON, FIELDS, FieldGuard
 from millgate.dialects.frames import Frames
-from millgate.dialects.media import UNMEASURED, measured
+from millgate.dialects.media import UNMEASURED, measured, measured_texts
 from millgate.dialects.openai_bodies import (
+    ANSWER_END,
     BATCH,
     CHAT,
     CHUNK,
     COMPLETION,
-    COUNTS,
     ERROR_CODE,
     Chat,
     Completion,
@@ -72,7 +73,7 @@ _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d{1,8})[,}\s]')
 _OUTPUT_TOKENS: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,8})[,}\s]')
 # The constructor of a named tuple is an interpreted function: `core/fast_records.py`.
 _new: Final = tuple.__new__
-_read_counts: Final = COUNTS.decode
+_read_end: Final = ANSWER_END.decode
 _USAGE_OPENING: Final = b'"usage":{'
 _OPENING_BRACE: Final = 0x7B
 """As a number, the search for it takes a fifth of one for bytes, which goes through an exception."""
@@ -94,12 +95,12 @@ _STATUS_OF_WORD: Final = {
 
 
 def _read_chat(body: bytes) -> RequestFacts:
-    facts = _FRAMES.find(body)
-    if facts is None:
+    found = _FRAMES.find(body)
+    if found is None:
         return _read_anew(body)
     if not body.isascii():
         check_utf8(body)
-    return measured(facts, body)
+    return measured_texts(found[0], body, found[1])
 
 
 def _read_anew(body: bytes) -> RequestFacts:
@@ -122,6 +123,8 @@ def _read_anew(body: bytes) -> RequestFacts:
     )
     if is_short:
         _FRAMES.keep(body, request.messages, facts[:UNMEASURED])
+        if (found := _FRAMES.find(body)) is not None:
+            return measured_texts(found[0], body, found[1])
     return measured(facts, body, bytes(request.tools))
 
 
@@ -224,17 +227,17 @@ def _usage(usage: CompletionCounts | None) -> Usage | None:
 
 
 def _plain_usage(answer: bytes, start: int) -> Usage | None:
-    """Return the usage that begins there as most engines write it, flat, near the end and without cached tokens; None for any other."""
+    """Return the usage that begins there as most engines write it: a field of the answer, near its end and without cached tokens; None for any other."""
     said = answer[start:] if len(answer) - start <= _MOST_PLAIN_BYTES else b""
     if not said.startswith(_USAGE_OPENING):
         return None
-    counts, closing, _behind = said[len(_USAGE_OPENING) :].partition(b"}")
-    if not closing or _OPENING_BRACE in counts or said.find(b'"cached_tokens"') >= 0:
+    if _OPENING_BRACE in said[len(_USAGE_OPENING) :] and said.find(b'"cached_tokens"') >= 0:
         return None
     try:
-        return _usage(_read_counts(b"{%s}" % counts))
+        usage = _read_end(b"{" + said).usage  # from one of its fields on an object is an object again
     except UNREADABLE:
         return None
+    return _usage(usage) if usage.cached_tokens is ABSENT else None
 
 
 def status_of_error(error: bytes) -> int:
@@ -248,7 +251,7 @@ def status_of_error(error: bytes) -> int:
     return _STATUS_OF_WORD.get(said.code or "") or _STATUS_OF_WORD.get(said.type or "", 502)
 
 
-class OpenAI:
+class OpenAI(Dialect):
     """Chat completions and completions; the singleton `OPENAI` is the dialect, and OpenAI's other surfaces build on it."""
 
     name: ClassVar[str] = "openai"
@@ -303,11 +306,6 @@ class OpenAI:
                 output_tokens = count(_OUTPUT_TOKENS, answer, start)
                 return Usage(prompt_tokens, output_tokens, find_cached(answer, start))
             end = start
-        return None
-
-    def read_id(self, answer: bytes) -> str | None:
-        """Find nothing: completions are not kept."""
-        del answer
         return None
 
     def is_aborted(self, answer: bytes) -> bool:

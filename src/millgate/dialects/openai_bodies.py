@@ -89,6 +89,18 @@ class CompletionCounts(msgspec.Struct, gc=False):
     prompt_tokens_details: Raw = ABSENT
 
 
+class FlatCounts(CompletionCounts, gc=False):
+    """Usage of an engine that writes its cached tokens beside the others, or none."""
+
+    cached_tokens: Raw = ABSENT
+
+
+class AnswerEnd(msgspec.Struct, gc=False):
+    """The end of an answer, from its usage on."""
+
+    usage: FlatCounts
+
+
 class CompletionChunk(msgspec.Struct, gc=False):
     """One event of a stream."""
 
@@ -114,7 +126,7 @@ CHAT: Final = msgspec.json.Decoder(Chat)
 BATCH: Final = msgspec.json.Decoder(BatchRequest)
 COMPLETION: Final = msgspec.json.Decoder(Completion)
 CHUNK: Final = msgspec.json.Decoder(CompletionChunk)
-COUNTS: Final = msgspec.json.Decoder(CompletionCounts)
+ANSWER_END: Final = msgspec.json.Decoder(AnswerEnd)
 ERROR_CODE: Final = msgspec.json.Decoder(ErrorCode)
 PROMPT_DETAILS: Final = msgspec.json.Decoder(PromptDetails)
 

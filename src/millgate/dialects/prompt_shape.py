@@ -44,18 +44,18 @@ _MOST_NESTED: Final = 4_096
 
 def shape_of(body: bytes, tools: bytes = b"") -> PromptShape:
     """Return the shape of a JSON body, `tools` being the array in it that declares tools, as it stands there."""
-    messages, letters, spaces, digits, signs, beyond = _count(body)
+    shape = shape_of_texts(body, body.count(_ROLE))
     if not tools.startswith(b"["):  # `null` declares none
-        return messages, 0, letters, spaces, digits, signs, beyond
-    own = _count(tools)
+        return shape
+    own = shape_of_texts(tools, tools.count(_ROLE))
     return (
-        messages - own[0],
+        shape[0] - own[0],
         len(tools),
-        max(0, letters - own[1]),
-        max(0, spaces - own[2]),
-        max(0, digits - own[3]),
-        max(0, signs - own[4]),
-        max(0, beyond - own[5]),
+        max(0, shape[2] - own[2]),
+        max(0, shape[3] - own[3]),
+        max(0, shape[4] - own[4]),
+        max(0, shape[5] - own[5]),
+        max(0, shape[6] - own[6]),
     )
 
 
@@ -72,8 +72,8 @@ def _without_escapes(text: bytes) -> bytes:
         return text
 
 
-def _count(text: bytes) -> tuple[int, int, int, int, int, int]:
-    """Return messages, letters, spaces, digits, signs and bytes beyond ASCII; an escaped line end is nothing."""
+def shape_of_texts(text: bytes, messages: int) -> PromptShape:
+    """Return the shape of a JSON text of so many messages, without tools; an escaped line end in it is nothing."""
     escapes = 0
     if _ESCAPING_BYTE in text:
         text = _without_escapes(text)
@@ -85,7 +85,8 @@ def _count(text: bytes) -> tuple[int, int, int, int, int, int]:
     spaces, digits = others.count(_SPACE), others.count(_DIGIT)
     beyond = 0 if others.isascii() else others.count(_BEYOND)
     return (
-        text.count(_ROLE),
+        messages,
+        0,
         max(0, _rounded(part * (len(sample) - len(others))) - escapes),
         _rounded(part * spaces),
         _rounded(part * digits),

@@ -24,10 +24,12 @@ def test_the_setting_is_the_one_that_acted(max_tokens: int | None, later_s: floa
 
     async def body() -> GivenUp:
         heard: list[GivenUp] = []
-        ends_at = asyncio.get_running_loop().time() + later_s
+        began_at = asyncio.get_running_loop().time()
+        ends_at = began_at + later_s
         admit = Admit(7, (Leg("gpu-0", 1, 100, 50),), 0.0, 0.1, ends_at)
         facts = RequestFacts("m", stream=False, max_tokens=max_tokens, answers=1, include_usage=None)
-        WholeBound(heard.append, admit, ends_at, None, facts).acted(b"seen-by-the-client", "why it ended")
+        bound = WholeBound(heard.append, admit, began_at, ends_at, None, facts)
+        bound.acted(b"seen-by-the-client", "why it ended")
         return heard[0]
 
     given_up = asyncio.run(body())

@@ -32,7 +32,7 @@ from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, Extp
 from millgate.servers.requests.fields import Pairs, for_engine, with_credential, without_credentials
 from millgate.servers.requests.fingerprint import KeptBody
 from millgate.servers.requests.followed import FollowedAttempt, tell_growth
-from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.tickets import TicketDesk
 
@@ -48,29 +48,26 @@ class EnvoyAttempt(FollowedAttempt):
         desk: "ExtprocDesk",
         door: "DecidingDoor",
         exchange: EnvoyExchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
+        request: DoorRequest,
         facts: RequestFacts,
-        body: bytes,
     ) -> None:
         self._desk = desk
         self._door = door
         self._exchange = exchange
-        self._request_id = request_id
-        self._reading = reading
+        self._request_id = request.request_id
+        self._reading = request.reading
         self._facts = facts
-        self._body = KeptBody(body)
+        self._body = KeptBody(request.body)
         self._engine: Destination | None = None
         self._asked_at = desk.running.now()
         self._has_begun = False
         self._engine_name = ""
         self._body_bytes = 0
-        self.number = number
-        self.name = f"{door.boot}-{number:x}"
+        self.number = request.number
+        self.name = f"{door.boot}-{request.number:x}"
         """What Envoy calls it in its access log."""
         self.over = False
-        self.dialect: Dialect = reading.dialect
+        self.dialect: Dialect = request.reading.dialect
         self.extra: Pairs = []
 
     def fingerprint(self) -> int:
@@ -274,18 +271,11 @@ class ExtprocDesk:
         """How long a request may be silent past the time of its first event."""
         return self.settings.lease_s
 
-    def make_attempt(
-        self,
-        exchange: Exchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
-        facts: RequestFacts,
-        body: bytes,
-    ) -> EnvoyAttempt:
-        """Return the attempt of an exchange that came through Envoy."""
+    def make_attempt(self, request: DoorRequest, facts: RequestFacts) -> EnvoyAttempt:
+        """Return the attempt of a request that came through Envoy."""
+        exchange = request.exchange
         assert isinstance(exchange, EnvoyExchange)
-        return EnvoyAttempt(self, self.door, exchange, number, request_id, reading, facts, body)
+        return EnvoyAttempt(self, self.door, exchange, request, facts)
 
     def share_of(self, head: RequestHead) -> Share:
         """Return where the bytes of this request's body are booked: on its tenant; its peer is one Envoy for all."""

@@ -24,7 +24,7 @@ from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.fingerprint import KeptBody
 from millgate.servers.requests.followed import tell_growth
 from millgate.servers.requests.judgement import let_end
-from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.routes import EngineRoute
 
@@ -52,7 +52,7 @@ def _note_key(attempt: "HttpAttempt", desk: HttpDesk, kind: FailureKind, said: S
 def _onward(attempt: "HttpAttempt", desk: HttpDesk, reading: HeadReading, engine: EngineRoute) -> Lines:
     """Return the header lines of a request for this engine, in its trace where there is one."""
     lines = reading.onward(attempt.exchange.head, engine, attempt.request_id)
-    return Lines(desk.traced(attempt.number, lines))
+    return lines if desk.traced is None else Lines(desk.traced(attempt.number, lines))
 
 
 def _way(
@@ -110,17 +110,14 @@ class HttpAttempt(CallHolder):
     def __init__(
         self,
         desk: HttpDesk,
-        exchange: Exchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
+        request: DoorRequest,
         facts: RequestFacts,
-        body: bytes,
+        exchange: Exchange,
     ) -> None:
         self._desk = desk
-        self._reading = reading
+        self._reading = request.reading
         self._facts = facts
-        self._body = KeptBody(body)
+        self._body = KeptBody(request.body)
         self._call = None
         self._expires_at = 0.0
         self._asked_usage: bool | None = None  # False once it has been sent again without
@@ -128,9 +125,9 @@ class HttpAttempt(CallHolder):
         self._engine: EngineRoute | None = None
         self._untold: Telling = None  # the answer of an engine that had nothing of it
         self.exchange = exchange
-        self.number = number
-        self.request_id = request_id
-        self.dialect: Dialect = reading.dialect
+        self.number = request.number
+        self.request_id = request.request_id
+        self.dialect: Dialect = request.reading.dialect
         self.stream: StreamAnswer | None = None
         self.extra = _NO_PAIRS
 
@@ -167,8 +164,9 @@ class HttpAttempt(CallHolder):
             self._asked_usage = self._desk.asks_usage(engine.name, self._facts, self._body.data) or None
             self._send_streaming(engine)
         else:
+            desk, expires_at, allowed_s = self._desk, self._expires_at, self._reading.allowed_s
             bound = WholeBound(
-                self._desk.on_given_up, decision, self._expires_at, self._reading.allowed_s, self._facts
+                desk.on_given_up, decision, desk.driver.now, expires_at, allowed_s, self._facts
             )
             self._send(engine, self._body.data, WholeAnswer(self, bound))
 

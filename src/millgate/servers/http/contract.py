@@ -20,7 +20,7 @@ from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.fields import Pairs
-from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.reading import DoorRequest
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import TicketDesk
 
@@ -135,22 +135,14 @@ class HttpDesk:
     """Told of each engine that knew no such model or path, where another one was asked."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told of each attempt whose engine gave its answer an id of its own."""
-    traced: Callable[[int, bytes], bytes]
-    """Puts an attempt's trace into its header lines for its engine."""
+    traced: Callable[[int, bytes], bytes] | None
+    """Puts an attempt's trace into its header lines for its engine, where traces are made."""
 
     def route(self, decision: Admit, lane: str | None) -> EngineRoute:
         """Return how to reach the engine of an attempt that named this lane, or none."""
         raise NotImplementedError
 
-    def accept(
-        self,
-        exchange: Exchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
-        facts: RequestFacts,
-        body: bytes,
-    ) -> None:
+    def accept(self, request: DoorRequest, facts: RequestFacts) -> None:
         """Ask the core about a request whose body has been read; raises BadInputError."""
 
     def forget(self, exchange: Exchange) -> None:
@@ -192,5 +184,5 @@ class AskedAttempt(DecisionListener, Ongoing, Protocol):
         """Return the marks of its conversation's prefixes."""
 
 
-AttemptMaker = Callable[[Exchange, int, bytes, HeadReading, RequestFacts, bytes], AskedAttempt]
-"""Makes the attempt of an exchange: its number and request id, what its head and its body say, and the body."""
+AttemptMaker = Callable[[DoorRequest, RequestFacts], AskedAttempt]
+"""Makes the attempt of a request, whose body says this."""

@@ -32,7 +32,7 @@ from millgate.servers.http.paths import HEALTH, HEALTHZ, meant, methods
 from millgate.servers.http.progress import Progress
 from millgate.servers.http.shedding import Shedding, unheard
 from millgate.servers.http.whole_bound import GivenUp
-from millgate.servers.requests.reading import HeadReading, kept_reading
+from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import TicketDesk
 
@@ -40,13 +40,6 @@ _LOOKS: Final = 2
 _LOOK_S: Final = 0.005
 """An answer that is not known is looked for again so often and after so long, where another process may just tell of it."""
 _GET_OR_POST: Final = (b"GET", b"POST")
-_Taken = tuple[Exchange, int, bytes, HeadReading, bytes]
-"""A request with the number and the id of its attempt, what its head said, and its body."""
-
-
-def _as_it_is(_exchange: Exchange, arrival: Arrived) -> Arrived:
-    """Return the arrival: its head and its body have said all there is."""
-    return arrival
 
 
 def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | None:
@@ -93,7 +86,8 @@ class HttpDoor(HttpDesk):
         self.marker = PrefixMarker(self.settings.ticket_key or self.secret)
         self._boot = os.urandom(4).hex().encode()
         self.make_attempt: AttemptMaker = partial(_attempt, self)
-        self.adjust: Callable[[Exchange, Arrived], Arrived] = _as_it_is
+        self.adjust: Callable[[Exchange, Arrived], Arrived] | None = None
+        """Says more of an arrival than its head and its body have said."""
         self._progress = Progress(driver, self._ongoing)
         self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
         self.error_responses = ErrorResponses(self._boot)
@@ -114,7 +108,7 @@ class HttpDoor(HttpDesk):
         """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
         self.on_begun: Callable[[int, bytes | None], None] | None = None
         """Told the `traceparent` of an attempt, before it arrives, where traces are made; see `traced`."""
-        self.traced: Callable[[int, bytes], bytes] = lambda _attempt, lines: lines
+        self.traced: Callable[[int, bytes], bytes] | None = None
 
     # ---- what the server asks (see `Application`)
 
@@ -160,43 +154,34 @@ class HttpDoor(HttpDesk):
         self.steered += reading.steering
         number = self.driver.next_attempt()
         request_id = reading.given_id or b"%b-%x" % (self._boot, number)
-        self.take((exchange, number, request_id, reading, body))
+        self.take(DoorRequest(exchange, number, request_id, reading, body))
 
-    def take(self, request: _Taken, looks: int = _LOOKS) -> None:
+    def take(self, request: DoorRequest, looks: int = _LOOKS) -> None:
         """Go on with a request; one that names no answer that is known looks again, where another process may just tell of it."""
-        exchange, number, request_id, reading, body = request
+        reading, body = request.reading, request.body
         try:
             if reading.complaint is not None:
                 raise reading.complaint
             if reading.read is None:
-                self._light.pass_on(exchange, reading, request_id, body)
-                return
-            if len(body) > LONG_BYTES:
-                self._long.read(exchange, number, request_id, reading, body)
-                return
-            self.accept(exchange, number, request_id, reading, reading.read(body), body)
+                self._light.pass_on(request.exchange, reading, request.request_id, body)
+            elif len(body) > LONG_BYTES:
+                self._long.read(request)
+            else:
+                self.accept(request, reading.read(body))
         except BadInputError as error:
             if error.code == NOT_KEPT and looks and self.kept_answers.on_new is not None:
                 asyncio.get_running_loop().call_later(_LOOK_S, _take_again, self, request, looks - 1)
                 return
-            self.error_responses.reject(exchange, reading.dialect, request_id, error)
+            self.error_responses.reject(request.exchange, reading.dialect, request.request_id, error)
 
-    def accept(
-        self,
-        exchange: Exchange,
-        number: int,
-        request_id: bytes,
-        reading: HeadReading,
-        facts: RequestFacts,
-        body: bytes,
-    ) -> None:
+    def accept(self, request: DoorRequest, facts: RequestFacts) -> None:
         """Ask the core about a request whose body has been read.
 
         BadInputError for what its caller may not ask for.
         """
-        settings = self.settings
+        settings, exchange, reading, body = self.settings, request.exchange, request.reading, request.body
         _check(self, reading, facts)
-        attempt = self.make_attempt(exchange, number, request_id, reading, facts, body)
+        attempt = self.make_attempt(request, facts)
         arrival = arrival_of(attempt, reading, facts, len(body))
         if settings.clips or settings.hands_over:
             arrival = with_licences(arrival, settings, exchange.head.path, facts, body)
@@ -204,10 +189,12 @@ class HttpDoor(HttpDesk):
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
-        arrival = self.adjust(exchange, arrival)
-        self.on_named(number, reading.given_id)
+        if self.adjust is not None:
+            arrival = self.adjust(exchange, arrival)
+        if reading.given_id is not None:
+            self.on_named(request.number, reading.given_id)
         if self.on_begun is not None:
-            self.on_begun(number, exchange.head.header(b"traceparent"))
+            self.on_begun(request.number, exchange.head.header(b"traceparent"))
         self.driver.arrive(arrival, attempt)
         if not attempt.over:
             self._ongoing[exchange] = attempt
@@ -327,13 +314,13 @@ def _check(door: HttpDoor, reading: HeadReading, facts: RequestFacts) -> None:
         raise not_kept("previous_response_id or conversation")
 
 
-def _take_again(door: HttpDoor, request: _Taken, looks: int) -> None:
+def _take_again(door: HttpDoor, request: DoorRequest, looks: int) -> None:
     """Go on with a request that has waited, unless its client has left; a fault of our own ends it."""
     try:
-        if not request[0].gone:
+        if not request.exchange.gone:
             door.take(request, looks)
     except Exception:
-        request[0].abort()
+        request.exchange.abort()
         raise
 
 
@@ -348,28 +335,20 @@ def ask_by_head(door: HttpDoor, exchange: Exchange) -> None:
     try:
         if reading.complaint is not None:
             raise reading.complaint
-        door.accept(exchange, number, request_id, reading, facts, b"")
+        door.accept(DoorRequest(exchange, number, request_id, reading, b""), facts)
     except BadInputError as error:
         door.error_responses.reject(exchange, reading.dialect, request_id, error)
 
 
-def _attempt(
-    door: HttpDoor,
-    exchange: Exchange,
-    number: int,
-    request_id: bytes,
-    reading: HeadReading,
-    facts: RequestFacts,
-    body: bytes,
-) -> HttpAttempt:
+def _attempt(door: HttpDoor, request: DoorRequest, facts: RequestFacts) -> HttpAttempt:
     """Return an attempt, whose streaming client gets signs of life if they are wanted on its path."""
-    wanted = door.settings.keep_alive_s
+    wanted, exchange = door.settings.keep_alive_s, request.exchange
     every_s = None
     if wanted is not None and facts.stream:
         every_s = wanted.get(exchange.head.path.decode("latin-1"))
     if every_s is None:
-        return HttpAttempt(door, exchange, number, request_id, reading, facts, body)
-    kept_alive = KeptAlive(exchange, reading.dialect, request_id, every_s)
-    attempt = HttpAttempt(door, kept_alive, number, request_id, reading, facts, body)
+        return HttpAttempt(door, request, facts, exchange)
+    kept_alive = KeptAlive(exchange, request.reading.dialect, request.request_id, every_s)
+    attempt = HttpAttempt(door, request, facts, kept_alive)
     kept_alive.until(lambda: attempt.stream is not None and attempt.stream.events > 0)
     return attempt

@@ -1,17 +1,15 @@
 """Requests with long bodies at the door: they become attempts when their bodies have been read elsewhere."""
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import Final
 
-from millgate.dialects.contract import BadInputError, Dialect, RequestFacts
+from millgate.dialects.contract import BadInputError
 from millgate.dialects.far_reading import Question
 from millgate.dialects.forms import boundary
-from millgate.http1.server.contract import Exchange, RequestHead
+from millgate.http1.server.contract import Exchange
 from millgate.runtime.long_bodies import LongBodies, Outcome, ReaderLostError, WaitingBody
 from millgate.servers.http.contract import HttpDesk, Ongoing
-from millgate.servers.requests.reading import HeadReading
+from millgate.servers.requests.reading import DoorRequest
 
 _JSON: Final = b""
 """The boundary of a body that is no form."""
@@ -25,40 +23,27 @@ class LongDesk:
         self.ongoing = ongoing
         self._bodies = bodies
 
-    def read(
-        self, exchange: Exchange, number: int, request_id: bytes, reading: HeadReading, body: bytes
-    ) -> None:
-        """Read this body, and go on with its request in a later turn of the loop."""
-        door = self.door
-        accept = partial(door.accept, exchange, number, request_id, reading, body=body)
-        self.ongoing[exchange] = request = LongRequest(self, exchange, request_id, reading.dialect, accept)
-        question = _question(exchange.head, reading, body, door.marker.long_seed(len(door.engines)))
-        request.waiting = self._bodies.read(question, body, request.on_read)
+    def read(self, request: DoorRequest) -> None:
+        """Read its body, and go on with the request in a later turn of the loop."""
+        door, body = self.door, request.body
+        self.ongoing[request.exchange] = long = LongRequest(self, request)
+        seed = door.marker.long_seed(len(door.engines))
+        long.waiting = self._bodies.read(_question(request, seed), body, long.on_read)
 
 
 class LongRequest:
     """One request whose body is being read; its bytes stay booked, and its connection waits for its answer."""
 
-    __slots__ = ("_accept", "_desk", "_dialect", "_exchange", "_request_id", "waiting")
+    __slots__ = ("_desk", "_request", "waiting")
 
-    def __init__(
-        self,
-        desk: LongDesk,
-        exchange: Exchange,
-        request_id: bytes,
-        dialect: Dialect,
-        accept: Callable[[RequestFacts], None],
-    ) -> None:
+    def __init__(self, desk: LongDesk, request: DoorRequest) -> None:
         self._desk = desk
-        self._exchange = exchange
-        self._request_id = request_id
-        self._dialect = dialect
-        self._accept = accept
+        self._request = request
         self.waiting: WaitingBody | None = None
 
     def gone(self) -> None:
         """Read nothing for a client that has left."""
-        self._desk.ongoing.pop(self._exchange, None)
+        self._desk.ongoing.pop(self._request.exchange, None)
         if self.waiting is not None:
             self.waiting.gone()
 
@@ -68,29 +53,30 @@ class LongRequest:
 
     def on_read(self, outcome: Outcome) -> None:
         """Go on as the door does with a short body; a fault of our own ends the request, not the connection's wait."""
-        self._desk.ongoing.pop(self._exchange, None)
+        door, request = self._desk.door, self._request
+        self._desk.ongoing.pop(request.exchange, None)
         try:
             self._go_on(outcome)
         except BadInputError as bad_input:
-            door = self._desk.door
-            door.error_responses.reject(self._exchange, self._dialect, self._request_id, bad_input)
+            dialect = request.reading.dialect
+            door.error_responses.reject(request.exchange, dialect, request.request_id, bad_input)
         except Exception as error:  # noqa: BLE001 - as the server does for `on_request`
             self._break_down(error)
 
     def _go_on(self, outcome: Outcome) -> None:
         if isinstance(outcome, Exception):
             raise outcome
-        self._accept(outcome)
+        self._desk.door.accept(self._request, outcome)
 
     def _break_down(self, error: Exception) -> None:
         """Report it and refuse the request; one whose reader was lost may come again."""
         context = {"message": "a long body could not be read", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
-        exchange, error_responses = self._exchange, self._desk.door.error_responses
+        exchange, error_responses = self._request.exchange, self._desk.door.error_responses
         if exchange.started:
             exchange.abort()
         elif isinstance(error, ReaderLostError):
-            refusal = error_responses.overloaded(exchange.head, self._request_id)
+            refusal = error_responses.overloaded(exchange.head, self._request.request_id)
             exchange.respond(refusal.status, refusal.headers, refusal.body)
         else:
             refusal = error_responses.early(
@@ -99,7 +85,8 @@ class LongRequest:
             exchange.respond(refusal.status, refusal.headers, refusal.body, close=True)
 
 
-def _question(head: RequestHead, reading: HeadReading, body: bytes, mark_seed: int | None) -> Question:
+def _question(request: DoorRequest, mark_seed: int | None) -> Question:
     """Ask for the reader of this path: the one of its JSON, or of its form."""
-    found = _JSON if head.path in reading.dialect.readers else boundary(head.header(b"content-type") or b"")
-    return Question(head.path, found or _JSON, len(body), mark_seed)
+    head, readers = request.exchange.head, request.reading.dialect.readers
+    found = _JSON if head.path in readers else boundary(head.header(b"content-type") or b"")
+    return Question(head.path, found or _JSON, len(request.body), mark_seed)

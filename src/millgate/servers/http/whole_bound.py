@@ -31,7 +31,7 @@ class GivenUp(NamedTuple):
 class WholeBound:
     """Remembers how long one whole answer may take, from its admission on; `told` is called when that was too short.
 
-    `expires_at` is a time of the running loop, `allowed_s` what the client allows from its arrival on.
+    `began_at` and `expires_at` are times of the running loop, `allowed_s` is what the client allows from its arrival on.
     """
 
     __slots__ = ("_admit", "_allowed_s", "_began_at", "_expires_at", "_facts", "_told")
@@ -40,6 +40,7 @@ class WholeBound:
         self,
         told: Callable[[GivenUp], None],
         admit: Admit,
+        began_at: float,
         expires_at: float,
         allowed_s: float | None,
         facts: RequestFacts,
@@ -49,7 +50,7 @@ class WholeBound:
         self._expires_at = expires_at
         self._allowed_s = allowed_s
         self._facts = facts
-        self._began_at = asyncio.get_running_loop().time()
+        self._began_at = began_at
 
     def acted(self, request_id: bytes, why: str) -> None:
         """Say that the answer was given up; `why` is the transport's word for it."""

@@ -9,7 +9,7 @@ from millgate.dialects.forms import boundary
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.ticket import HEADER as TICKET
 from millgate.http1.client.request_ids import is_harmless_id
-from millgate.http1.server.contract import RequestHead
+from millgate.http1.server.contract import Exchange, RequestHead
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.runtime.callers import Caller, Callers
 from millgate.runtime.verdicts import seconds
@@ -108,6 +108,21 @@ class HeadReading:
             lines = _WRITER.write(with_credential(fields, engine.credential, self.dialect.family))
             self._onward[engine.name] = kept = engine, lines
         return with_id(kept[1], request_id)
+
+
+class DoorRequest:
+    """One request at a door: its exchange, the number and the id of its attempt, what its head said, and its body."""
+
+    __slots__ = ("body", "exchange", "number", "reading", "request_id")
+
+    def __init__(
+        self, exchange: Exchange, number: int, request_id: bytes, reading: HeadReading, body: bytes
+    ) -> None:
+        self.exchange = exchange
+        self.number = number
+        self.request_id = request_id
+        self.reading = reading
+        self.body = body
 
 
 def kept_reading(head: RequestHead, callers: Callers) -> HeadReading | None:

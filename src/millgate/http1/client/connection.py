@@ -243,6 +243,7 @@ class UpstreamConnection:
         "_transport",
         "_wide",
         "call",
+        "checked_at",
         "peer",
         "reused",
         "ssl",
@@ -262,6 +263,7 @@ class UpstreamConnection:
         self.call: UpstreamCall | None = None
         self.reused = False
         self.stamp = 0.0
+        self.checked_at = -1.0  # when it was last known to lead to where the host is
 
     # ---- the call's side
 

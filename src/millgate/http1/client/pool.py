@@ -215,9 +215,11 @@ class UpstreamPool(ConnectionShelf):
 
     def keep(self, connection: UpstreamConnection) -> None:
         """Put an idle connection on the shelf; close it when the shelf is full, and one of other certificates, or to where the host was."""
-        is_ours = connection.ssl is self._ssl and self._addresses.has(connection.peer, self.sweep.now)
-        if is_ours and len(self._kept) < self.settings.kept_connections:
-            connection.stamp = self.sweep.now
+        now = self.sweep.now
+        is_there = connection.checked_at == now or self._addresses.has(connection.peer, now)
+        connection.checked_at = now
+        if is_there and connection.ssl is self._ssl and len(self._kept) < self.settings.kept_connections:
+            connection.stamp = now
             self._kept.append(connection)
         else:
             connection.drop()

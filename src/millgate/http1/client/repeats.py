@@ -51,7 +51,7 @@ class Cut:
         """Return the digits and the end of the head if these bytes repeat it; None for anything else."""
         # By slices and single bytes: of searches that begin within their bytes each is a call, and takes longer than a copy.
         start = stop = begin + self._before_bytes
-        if data[begin:start] != self.before:
+        if not (data[begin:start] == self.before if begin else data.startswith(self.before)):
             return None
         last = min(len(data), start + _MOST_DIGITS)
         while stop < last and _ZERO <= data[stop] <= _NINE:

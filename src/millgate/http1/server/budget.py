@@ -74,21 +74,18 @@ class Share:
 
     def fits(self, size_bytes: int) -> bool:
         """Say whether this many bytes could be taken now, and take none."""
-        return self._fits(size_bytes, _NOTHING)
+        return self._fits(size_bytes, 0, 0, 0)
 
-    def _fits(self, size_bytes: int, gone: dict[str, int]) -> bool:
-        """Say whether they could be taken when this much had gone of each holder."""
-        budget = self._budget
-        free_bytes = budget.limit_bytes - budget.held_bytes + gone.get(_ALL, 0) - size_bytes
+    def _fits(self, size_bytes: int, gone: int, gone_of_tenant: int, gone_of_peer: int) -> bool:
+        """Say whether they could be taken when this much had gone, and of it so much of the tenant's and of the peer's."""
+        budget, tenant, peer = self._budget, self._tenant, self._peer
+        free_bytes = budget.limit_bytes - budget.held_bytes + gone - size_bytes
         if free_bytes < 0:
             return False
-        tenant, peer = self._tenant, self._peer
-        tenant_bytes = budget.tenants.get(tenant, 0) - gone.get(tenant, 0) + size_bytes
-        if tenant and tenant_bytes > TENANT_RATIO * free_bytes:
+        tenant_bytes = budget.tenants.get(tenant, 0) - gone_of_tenant + size_bytes if tenant else 0
+        if tenant_bytes > TENANT_RATIO * free_bytes:
             return False
-        return (
-            not peer or budget.peers.get(peer, 0) - gone.get(peer, 0) + size_bytes <= PEER_RATIO * free_bytes
-        )
+        return not peer or budget.peers.get(peer, 0) - gone_of_peer + size_bytes <= PEER_RATIO * free_bytes
 
     def reserve(self, size_bytes: int, rest_bytes: int = 0) -> bool:
         """Take this many bytes if they fit within the whole and both shares, and if the rest could follow; return whether they did."""
@@ -96,8 +93,13 @@ class Share:
             return True
         if not self.fits(size_bytes):
             return False
-        budget = self._budget
-        if rest_bytes and not self._fits(size_bytes + rest_bytes, budget.whole):
+        budget, whole = self._budget, self._budget.whole
+        if rest_bytes and not self._fits(
+            size_bytes + rest_bytes,
+            whole.get(_ALL, 0),
+            whole.get(self._tenant, 0),
+            whole.get(self._peer, 0),
+        ):
             return False
         budget.held_bytes += size_bytes
         _book(budget.tenants, self._tenant, size_bytes)
@@ -118,7 +120,6 @@ class Share:
                 _book(self._budget.whole, name, size_bytes)
 
 
-_NOTHING: Final[dict[str, int]] = {}
 _ALL: Final = "*"
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.budget import ByteBudget, Share
-from millgate.http1.server.connection import Connection
+from millgate.http1.server.connection import Connection, ConnectionOwner
 from millgate.http1.server.contract import Application, RefusedRequest, RequestHead
 from millgate.http1.server.framing import UnacceptableError
 from millgate.http1.server.intake import EarlyRefusalError
@@ -23,7 +23,7 @@ _ACCEPTS_PER_TURN: Final = 8
 in the kernel for a tenth of one. libuv has not accepted in a loop since 1.45."""
 
 
-class HttpServer:
+class HttpServer(ConnectionOwner):
     """Serves one application on one or more addresses; build it on the loop that runs it.
 
     `retiring` makes every answer the last of its connection; `draining` refuses bodies that are announced, too. The budget and the descriptors may be shared with other

@@ -65,9 +65,8 @@ def measured(facts: tuple[Any, ...], body: bytes, tools: bytes = b"") -> Request
 
 def measured_texts(facts: tuple[Any, ...], body: bytes, messages: int | None) -> RequestFacts:
     """Do as `measured` does for a body without tools that has so many messages, all of them text; None where that is not known."""
-    if messages is None:
-        return measured(facts, body)
-    return _new(_FACTS, (*facts, 0, None, shape_of_texts(body, messages)))
+    found = measure(body) if messages is None else (0, None, shape_of_texts(body, messages))
+    return _new(_FACTS, facts[:UNMEASURED] + found)
 
 
 def content_bytes(part: bytes) -> int:

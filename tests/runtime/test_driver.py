@@ -24,13 +24,16 @@ class ScriptedCore:
     def __init__(self) -> None:
         self.script: dict[type, Callable[[Any], tuple[Decision, ...]]] = {}
         self.handled: list[Event] = []
+        self.times: list[float] = []
         self.depth = 0
         self.wake: float | None = None
+        self.awaited = True
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         assert self.depth == 0, "the core was re-entered"
         self.depth += 1
         self.handled.append(event)
+        self.times.append(now)
         if isinstance(event, Tick):
             self.wake = None
         answer = self.script.get(type(event), lambda _: ())(event)
@@ -40,11 +43,14 @@ class ScriptedCore:
     def next_wake(self) -> float | None:
         return self.wake
 
+    def is_awaited(self) -> bool:
+        return self.awaited
+
     def snapshot(self, now: float) -> Snapshot:
         raise NotImplementedError
 
     def capacity(self) -> Capacity:
-        raise NotImplementedError
+        return Capacity(0, 1)
 
     def explain(self, arrival: Arrived, now: float) -> Explanation:
         raise NotImplementedError
@@ -232,6 +238,46 @@ def test_the_core_is_woken_when_it_said_and_not_before() -> None:
         assert sum(isinstance(event, Tick) for event in core.handled) == 1
 
     asyncio.run(body())
+
+
+def test_what_nothing_awaits_is_made_up_for_before_the_next_event_and_sets_no_timer() -> None:
+    async def body() -> None:
+        core, loop = ScriptedCore(), asyncio.get_running_loop()
+        driver = Driver(core, MonotonicClock(), loop)
+        core.awaited, core.wake = False, MonotonicClock.now() + 0.02
+        due_at = core.wake
+        driver.post(Released(1))
+        await asyncio.sleep(0.05)
+        assert [type(event) for event in core.handled] == [Released]
+        driver.post(Released(2))
+        assert [type(event) for event in core.handled] == [Released, Tick, Released]
+        assert core.times[1] == due_at
+
+    asyncio.run(body())
+
+
+def test_what_nothing_awaits_is_made_up_for_before_a_question() -> None:
+    def test(core: ScriptedCore, driver: Driver) -> None:
+        core.awaited, core.wake = False, MonotonicClock.now()
+        driver.post(Released(1))
+        driver.capacity()
+        driver.capacity()
+        assert [type(event) for event in core.handled] == [Released, Tick]
+
+    drive(test)
+
+
+def test_what_is_made_up_for_happens_now_where_something_awaits_it() -> None:
+    """A deadline may have passed since it was due."""
+
+    def test(core: ScriptedCore, driver: Driver) -> None:
+        core.wake = MonotonicClock.now() - 1.0
+        driver.post(Released(1))
+        driver.post(Released(2))
+        assert [type(event) for event in core.handled] == [Released, Tick, Released]
+        assert core.times[1] == core.times[2]
+
+    drive(test)
 
 
 def test_the_timer_is_set_again_only_when_the_wake_moves_earlier() -> None:

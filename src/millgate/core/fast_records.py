@@ -5,7 +5,7 @@ The constructor of a named tuple is an interpreted function, also where everythi
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from millgate.core.decisions import Admit, Candidate, Cause, Classed, Ended, Leg, Reshaped, Yield
 from millgate.core.events import Arrived, Finished, PrefixMarks, PromptShape
@@ -20,6 +20,14 @@ _ENDED: Final = Ended
 _FINISHED: Final = Finished
 _LEG: Final = Leg
 _YIELD: Final = Yield
+
+
+def number_of(record: tuple[Any, ...]) -> Any:
+    """Return the attempt of a record, its first field, as the object that it is.
+
+    Read by its name it would be an integer of the machine, and be made into an object again for every dictionary.
+    """
+    return record[0]
 
 
 def make_arrived(

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from millgate.core.decisions import Decision
+from millgate.core.events import Event
 from millgate.core.settings import LaneSettings
 from millgate.core.snapshot import Alarm, SloReading, WarningReading
 
@@ -52,6 +54,13 @@ class LaneInstrument(Protocol):
 
     def read(self, now: float) -> SloReading:
         """Return quantiles, attainment and burn; changes nothing."""
+
+
+class StepObserver(Protocol):
+    """An observer of every step; must be quick and must not post."""
+
+    def on_step(self, event: Event, decisions: tuple[Decision, ...], now: float) -> None:
+        """One event has been handled at core time `now`."""
 
 
 class Instruments(NamedTuple):

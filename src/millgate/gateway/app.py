@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from millgate.cluster.contract import Store
 from millgate.core.events import Draining
+from millgate.core.governor.verbs import Core
+from millgate.core.instruments import StepObserver
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Snapshot
 from millgate.gateway.cluster import Membership, open_store
@@ -22,7 +24,7 @@ from millgate.observe.observers import Observers
 from millgate.observe.prometheus import Exposition, HeptaminiCollector
 from millgate.runtime.callers import Callers
 from millgate.runtime.clock import MonotonicClock, boot_time
-from millgate.runtime.driver import Core, Driver, StepObserver
+from millgate.runtime.driver import Driver
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.source import Readiness, Views
 from millgate.servers.http import HttpDoor

@@ -11,6 +11,7 @@ from typing import Any
 
 from millgate.cluster.contract import Store
 from millgate.cluster.leases import LeaseStatus, RenewalState
+from millgate.core.governor.verbs import Core
 from millgate.gateway.app import Gateway
 from millgate.gateway.doors import WorkerPlace
 from millgate.gateway.notices import CapNotices, EngineNotices, Notices
@@ -19,7 +20,6 @@ from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog, places
 from millgate.runtime.adapters import Adapters
-from millgate.runtime.driver import Core
 from millgate.runtime.gauges import Gauges
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -18,7 +18,7 @@ It reports and moves nothing. `read` adds the time to full.
 from math import exp, inf, log, pi, sqrt
 from typing import NamedTuple
 
-from millgate.core.instruments import Flow
+from millgate.core.instruments import Flow, PoolInstrument
 from millgate.core.measure import Ewma
 from millgate.core.snapshot import Alarm, AlarmSignal, WarningReading
 
@@ -260,7 +260,7 @@ _LEARNING_S = 30.0
 _HALF = 0.5
 
 
-class EarlyWarning:
+class EarlyWarning(PoolInstrument):
     """Watches one gate, fed every `SAMPLE_S` or so, next from `next_at` on; times are core seconds."""
 
     def __init__(self, now: float) -> None:

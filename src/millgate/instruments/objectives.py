@@ -11,6 +11,7 @@ the budget over 1 h and 5 min). It reports and advises; it moves nothing.
 from math import exp
 from typing import Final, NamedTuple
 
+from millgate.core.instruments import LaneInstrument
 from millgate.core.measure import ENOUGH, Sketch, Window
 from millgate.core.settings import LaneSettings
 from millgate.core.snapshot import Attainment, Promise, Quantiles, SloReading
@@ -40,7 +41,7 @@ class _Window(NamedTuple):
     burns: list[float]
 
 
-class SloWatch:
+class SloWatch(LaneInstrument):
     """One lane's answers against its objectives, in bounded memory; times are seconds, `now` core seconds.
 
     ValueError where a share of the lane is not between 0 and 1.

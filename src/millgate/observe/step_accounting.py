@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.events import Arrived, EngineProgress, Event, FirstToken
+from millgate.core.fast_records import number_of
+from millgate.core.instruments import StepObserver
 from millgate.core.words import FailureKind, Outcome
 from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.refusals import Refusals
@@ -40,7 +42,7 @@ Defer = Callable[[float, Callable[[], None]], object]
 """Calls back after so many seconds, as an event loop's `call_later` does."""
 
 
-class StepAccounting:
+class StepAccounting(StepObserver):
     """Observes a driver's steps; without a `log` none is written, and `first_lane` takes what names none.
 
     Everything kept is bounded by what is under way and by the parts' own bounds. An observer that looks at the core now
@@ -167,7 +169,7 @@ class StepAccounting:
 
     def _admitted(self, decision: Admit, facts: Facts | None, now: float) -> None:
         """Note an admission; one that came with its own arrival, whose `facts` these are, is kept there."""
-        number: Any = decision[0]
+        number = number_of(decision)
         later = self._log is not None and (facts is None or facts[_ATTEMPT] != number)
         told = bool(decision.window_s) or decision.due_at is not None or decision.reshaped is not None
         if not (later or told):
@@ -183,7 +185,7 @@ class StepAccounting:
     def _refused(self, decision: Yield, now: float) -> None:
         """Close the books on a refusal; where it was queued before, its end comes next and finds them closed."""
         self._refusals.note(decision, now)
-        arrival = self._arrivals.pop(decision.attempt, None)
+        arrival = self._arrivals.pop(number_of(decision), None)
         if arrival is None:
             return
         facts = _facts(arrival)
@@ -198,8 +200,7 @@ class StepAccounting:
         return lane if decision.classed is None else decision.classed.lane
 
     def _ended(self, decision: Ended, now: float) -> None:
-        # Kept boxed: as an integer of its own it would be made into an object again for every dictionary.
-        number: Any = decision[0]
+        number = number_of(decision)
         arrival = self._arrivals.pop(number, None)
         if arrival is None:
             return

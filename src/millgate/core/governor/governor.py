@@ -12,11 +12,13 @@ from typing import Any, Final
 from millgate.core import events
 from millgate.core.decisions import Decision, Explanation, Queue
 from millgate.core.events import Arrived, Event
+from millgate.core.fast_records import number_of
 from millgate.core.governor import endings, leases, legs, report
 from millgate.core.governor.assess import assess
 from millgate.core.governor.commit import commit, dispatch, late_reason, leaves_room, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge, first_due
+from millgate.core.governor.verbs import Core
 from millgate.core.governor.watch import look_at_first, move_limit
 from millgate.core.instruments import Instruments
 from millgate.core.lifecycle import State, states_before
@@ -35,7 +37,7 @@ _MAY_FAIL: Final[tuple[State, ...]] = states_before(events.Failed)
 _MAY_RELEASE: Final[tuple[State, ...]] = states_before(events.Released)
 
 
-class Governor:
+class Governor(Core):
     """Decides about every attempt; composed by `wiring`, owned by one driver.
 
     `make_order` makes the queue order that a lane asks for; `instruments` report, and are asked for no decision.
@@ -51,13 +53,11 @@ class Governor:
         self._knowledge = Knowledge(settings, make_order, instruments, now)
         self._lease, self._now = self._knowledge.lease, now
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
-            events.Arrived: self._arrived,
             events.ClientGone: self._client_gone,
             events.Withdrawn: self._withdrawn,
             events.FirstToken: self._first_token,
             events.Prefilled: partial(_first_leg_heard, self._knowledge),
             events.HandoffFailed: partial(_first_leg_heard, self._knowledge),
-            events.Finished: self._finished,
             events.Failed: self._failed,
             events.Released: self._released,
             events.EngineProgress: self._progress,
@@ -80,6 +80,10 @@ class Governor:
         if now >= self._lease.until:
             self._lease.ends()
             leases.put_in_force(self._knowledge, now)
+        if isinstance(event, Arrived):  # the most frequent first: the table's are called as any object is
+            return self._arrived(event, now)
+        if isinstance(event, events.Finished):
+            return self._finished(event, now)
         return self._handlers[type(event)](event, now)
 
     def _advance(self, now: float) -> None:
@@ -96,6 +100,10 @@ class Governor:
     def next_wake(self) -> float | None:
         """Return when `handle(Tick)` is due at the latest, or None when nothing will fall due by itself."""
         return first_due(self._knowledge)
+
+    def is_awaited(self) -> bool:
+        """Return whether anything may follow from what falls due: something is queued, or a drain ends."""
+        return self._knowledge.attempts.queued_count > 0 or self._knowledge.draining
 
     def snapshot(self, now: float) -> Snapshot:
         """Return frozen numbers of everything; changes nothing."""
@@ -130,7 +138,7 @@ class Governor:
 
     def _arrived(self, event: Arrived, now: float) -> tuple[Decision, ...]:
         knowledge = self._knowledge
-        if event.attempt in knowledge.attempts.by_number:
+        if number_of(event) in knowledge.attempts.by_number:
             raise ValueError(f"attempt {event.attempt} has arrived before")
         plan = assess(knowledge, event, now)
         decisions = commit(knowledge, plan, now)
@@ -170,18 +178,26 @@ class Governor:
         return tuple(dispatch(self._knowledge, now))
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event.attempt, _MAY_FINISH)
-        ended = () if attempt is None else (endings.finished(self._knowledge, attempt, event, now),)
-        return ended + self._released(event, now) if event.released else ended
+        attempt = self._knowledge.attempts.by_number.get(number_of(event))
+        if attempt is None:
+            return ()
+        ended: tuple[Decision, ...] = ()
+        if attempt.state in _MAY_FINISH:
+            ended = (endings.finished(self._knowledge, attempt, event, now),)
+        if event.released and attempt.state in _MAY_RELEASE:
+            dispatched = self._lets_go(attempt, now)
+            return (*ended, *dispatched) if dispatched else ended
+        return ended
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_FAIL)
         return () if attempt is None else tuple(endings.failed(self._knowledge, attempt, event, now))
 
-    def _released(self, event: events.Released | events.Finished, now: float) -> tuple[Decision, ...]:
+    def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_RELEASE)
-        if attempt is None:
-            return ()
+        return () if attempt is None else self._lets_go(attempt, now)
+
+    def _lets_go(self, attempt: Attempt, now: float) -> tuple[Decision, ...]:
         endings.release(self._knowledge.attempts, self._knowledge.allowances, attempt, now)
         return tuple(dispatch(self._knowledge, now)) if self._knowledge.attempts.queued_count else ()
 

@@ -77,7 +77,8 @@ def is_seen_beginning(arrival: Arrived) -> bool:
 
 def is_only_read(arrival: Arrived) -> bool:
     """Return whether the engine reads this and writes nothing: its answer is there once its prompt has been read."""
-    return arrival.max_tokens == 0
+    most = arrival.max_tokens
+    return most is not None and most == 0  # compiled, None would be compared with 0 as objects are
 
 
 class _Share:

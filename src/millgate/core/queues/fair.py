@@ -46,7 +46,7 @@ class _Line:
         self.rank: _Rank | None = None
 
 
-class FairOrder:
+class FairOrder(Order):
     """The least served tenant's head goes first, the older head among equals; `inner` makes each tenant's order.
 
     Memory: one line for each tenant with waiting work, which the queue's own bound limits, and `MOST_TENANTS` without. Beyond

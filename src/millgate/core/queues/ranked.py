@@ -7,12 +7,12 @@ hangs up is found by bisection, and how many are ahead is an index. Ten thousand
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 
-from millgate.core.queues.base import Queued
+from millgate.core.queues.base import Order, Queued
 
 Key = tuple[float, float, int, int]
 
 
-class RankedQueue:
+class RankedQueue(Order):
     """Queued attempts sorted by `key`; equal keys keep arrival order (INV-7), since the arrival number is in it."""
 
     __slots__ = ("_key", "_keys", "_waiting")

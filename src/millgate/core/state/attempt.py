@@ -9,6 +9,8 @@ from math import inf
 from millgate.core.decisions import Classed, Leg, Reshaped
 from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.lifecycle import State
+from millgate.core.limits.gate import is_only_read
+from millgate.core.queues.base import Queued
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.routing.working_set import LiveSession
 from millgate.core.settings import LaneSettings
@@ -113,7 +115,7 @@ def _begins_anew(first_seen: float, told: Appointment | None, settings: LaneSett
     return told.due_at + kept_within_s(told.hint_s) > _deadline_of(first_seen, told, settings)
 
 
-class Request:
+class Request(Queued):
     """One request; absolute core seconds, tokens over all its answers, bytes. It is what a queue orders (`queues.base.Queued`).
 
     `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. Its prompt is known by
@@ -344,9 +346,8 @@ class Attempt:
             ttft_s,
             self.foreseen_tokens,
         )
-        engine.starts(
-            permit, leg, self.unread_tokens, request.output_tokens, now, only_read=arrival.max_tokens == 0
-        )
+        only_read = is_only_read(arrival)
+        engine.starts(permit, leg, self.unread_tokens, request.output_tokens, now, only_read=only_read)
         self.permit, self.engine = permit, engine
         return permit
 

@@ -73,13 +73,14 @@ class RetryBudget:
     `share` is None without a cluster.
     """
 
-    __slots__ = ("_admitted", "_known", "_most_tenants", "_refused", "_retrying", "_spent", "share")
+    __slots__ = ("_admitted", "_known", "_last", "_most_tenants", "_refused", "_retrying", "_spent", "share")
 
     def __init__(self, tenants: int = MOST_TENANTS) -> None:
         self._most_tenants = tenants
         self._known: dict[str, _Tenant] = {}
         self._admitted, self._spent, self._retrying = _window(), _window(), _window()
         self._refused = _window()
+        self._last: _Tenant | None = None
         self.share: RetryShare | None = None
 
     def leased(self, share: RetryShare) -> None:
@@ -148,11 +149,13 @@ class RetryBudget:
     def _record(self, tenant: str, now: float) -> _Tenant:
         """Return the tenant's record, that of the others if there are too many; the last seen stands last."""
         known = self._known
-        record = known.pop(tenant, None)
+        record = known.get(tenant)
         if record is None:
             tenant = self._name_for(tenant, now)
-            record = known.pop(tenant, None) or _Tenant()
-        known[tenant] = record
+            record = known.get(tenant) or _Tenant()
+        if record is not self._last:
+            known.pop(tenant, None)
+            known[tenant] = self._last = record
         record.seen_at = now
         return record
 

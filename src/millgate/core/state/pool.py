@@ -336,7 +336,7 @@ class LaneQueue:
 class Routes:
     """Finds the route of a model; built when engines come or leave, and told when one goes up or down."""
 
-    __slots__ = ("_by_model", "_pinned", "_pool_of", "_unlisted", "every", "pools")
+    __slots__ = ("_by_model", "_only_pool", "_pinned", "_pool_of", "_unlisted", "every", "pools")
 
     def __init__(
         self,
@@ -374,6 +374,8 @@ class Routes:
             by_model[model] = by_engines.setdefault((members, helpers), Route(members, pool, helpers))
         for each in readers:
             self._pool_of.setdefault(each, self.pools[0])
+        pools = set(self._pool_of.values())
+        self._only_pool = self.pools[0] if pools <= {self.pools[0]} else None
         self.every = list(by_engines.values())
         self._unlisted = by_model[None]
         self._by_model = {model: route for model, route in by_model.items() if model is not None}
@@ -381,7 +383,7 @@ class Routes:
 
     def pool_of(self, engine: Engine) -> Pool:
         """Return the pool of this engine."""
-        return self._pool_of[engine]
+        return self._only_pool or self._pool_of[engine]
 
     def of_retired(self, now: float) -> dict[Engine, Pool]:
         """Return a pool for each engine that is no longer configured and has permits out: it is there alone."""

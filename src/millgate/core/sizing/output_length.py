@@ -187,9 +187,10 @@ class LengthPredictor:
         """Whether answers are a part of what `max_tokens` allows, rather than of a length of their own."""
         return self._parts.variance < (1.0 - ALIKE) * self._lengths.variance and self._parts.samples > 0.0
 
-    def learn(self, prompt: float, output_tokens: int, max_tokens: int | None) -> None:
-        """Learn from one answer; `prompt` is the logarithm of its prompt's tokens."""
-        said = log(float(output_tokens))  # a number of the machine: given an object, `log` is one, too
+    def learn(
+        self, prompt: float, said: float, allowed: float, output_tokens: int, max_tokens: int | None
+    ) -> None:
+        """Learn from one answer; the first three are the logarithms of its prompt's tokens, of its own and of `max_tokens`."""
         self._recent += 1
         self._unread += 1
         self._centre.add(prompt, said, self.trend if self._is_tenant else None)
@@ -197,7 +198,7 @@ class LengthPredictor:
         self._lengths.add(said)
         if max_tokens is not None:
             self._used.add(output_tokens / max_tokens)
-            self._parts.add(said - log(float(max_tokens)))
+            self._parts.add(said - allowed)
         if self._unread >= _NEW_SHARE * self.outputs.samples:
             self._told = self._read()
 
@@ -303,9 +304,12 @@ class OutputLength:
         if level is None:
             level = self._lane_of(model, lane, is_bounded=max_tokens is not None)
         level.first.ended(output_tokens)
-        prompt = log(float(prompt_tokens or 1))
+        # Of a number of the machine: given an object, `log` is one, too.
+        prompt, said, allowed = log(float(prompt_tokens or 1)), log(float(output_tokens)), 0.0
+        if max_tokens is not None:
+            allowed = log(float(max_tokens))
         while level is not None:
-            level.learn(prompt, output_tokens, max_tokens)
+            level.learn(prompt, said, allowed, output_tokens, max_tokens)
             level = level.parent
 
     def erred(self, expected_tokens: float, output_tokens: int) -> None:
@@ -349,6 +353,8 @@ class OutputLength:
     def _finest(self, model: str, tenant: str, lane: str, max_tokens: int | None) -> LengthPredictor | None:
         """Return the finest level that is known of such requests."""
         is_bounded = max_tokens is not None
+        if not self._models:
+            return None
         return (
             self._keys.get((model, tenant, lane, _class_of(max_tokens)))
             or self._tenants.get((model, tenant, lane, is_bounded))

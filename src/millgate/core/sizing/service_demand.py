@@ -51,6 +51,13 @@ class _Terms:
         self.letters, self.spaces, self.digits = letters, spaces, digits
         self.signs, self.beyond, self.media = signs, beyond, media
 
+    def become(self, shape: PromptShape, fixed_tokens: int) -> None:
+        """Be those of a prompt of this shape."""
+        messages, tools, letters, spaces, digits, signs, beyond = shape
+        self.own, self.messages, self.tools = 1.0, float(messages), float(tools)
+        self.letters, self.spaces, self.digits = float(letters), float(spaces), float(digits)
+        self.signs, self.beyond, self.media = float(signs), float(beyond), float(fixed_tokens)
+
     def dot(self, other: "_Terms") -> float:
         """Return the sum of the products."""
         return (
@@ -117,19 +124,13 @@ class _Covariance:
         self.beyond = _only(7)
         self.media = _only(8)
 
-    def times(self, terms: _Terms) -> _Terms:
-        """Return what is in doubt of a prompt of these terms, by the coefficients that share it."""
-        return _Terms(
-            self.own.dot(terms),
-            self.messages.dot(terms),
-            self.tools.dot(terms),
-            self.letters.dot(terms),
-            self.spaces.dot(terms),
-            self.digits.dot(terms),
-            self.signs.dot(terms),
-            self.beyond.dot(terms),
-            self.media.dot(terms),
-        )
+    def multiply(self, terms: _Terms, product: _Terms) -> None:
+        """Make of `product` what is in doubt of a prompt of these terms, by the coefficients that share it."""
+        product.own, product.messages = self.own.dot(terms), self.messages.dot(terms)
+        product.tools, product.letters = self.tools.dot(terms), self.letters.dot(terms)
+        product.spaces, product.digits = self.spaces.dot(terms), self.digits.dot(terms)
+        product.signs, product.beyond = self.signs.dot(terms), self.beyond.dot(terms)
+        product.media = self.media.dot(terms)
 
     def reduce(self, doubts: _Terms, variance: float) -> None:
         """Take what was learned off each row, and let what is known of its coefficient fade."""
@@ -177,11 +178,13 @@ class PromptLine:
     fades slowly, never beyond the prior's doubt. Of arrivals without a shape the ratio of bytes to tokens is all that is known.
     """
 
-    __slots__ = ("_bytes", "_covariance", "_tokens", "_weights")
+    __slots__ = ("_bytes", "_covariance", "_doubts", "_terms", "_tokens", "_weights")
 
     def __init__(self) -> None:
         self._weights = _terms_of([*_PRIOR])
         self._covariance = _Covariance()
+        # Of the prompt that is asked about; kept, as two such records for each request cost 1,200 instructions.
+        self._terms, self._doubts = _terms_of([*_PRIOR]), _terms_of([*_PRIOR])
         self._bytes, self._tokens = _PRIOR_TOKENS * PRIOR_BYTES_PER_TOKEN, _PRIOR_TOKENS
 
     @property
@@ -194,7 +197,8 @@ class PromptLine:
         messages, tools, letters, spaces, digits, signs, beyond = shape
         size_bytes = messages + tools + letters + spaces + digits + signs + beyond
         least = (size_bytes >> _LEAST_TOKENS_SHIFT) + 1
-        return max(least, int(self._weights.dot(_terms(shape, fixed_tokens)) + 0.5))
+        self._terms.become(shape, fixed_tokens)
+        return max(least, int(self._weights.dot(self._terms) + 0.5))
 
     def learn_ratio(self, text_bytes: int, text_tokens: int) -> None:
         """Learn from one answer's usage how many bytes a token has.
@@ -210,9 +214,9 @@ class PromptLine:
 
     def learn(self, shape: PromptShape, fixed_tokens: int, prompt_tokens: int) -> None:
         """Learn from one answer's usage what each kind of character has."""
-        terms = _terms(shape, fixed_tokens)
-        share = ALIKE * prompt_tokens
-        doubts = self._covariance.times(terms)
+        terms, doubts, share = self._terms, self._doubts, ALIKE * prompt_tokens
+        terms.become(shape, fixed_tokens)
+        self._covariance.multiply(terms, doubts)
         variance = share * share + _NOISE_TOKENS * _NOISE_TOKENS + doubts.dot(terms)
         off = prompt_tokens - self._weights.dot(terms)
         most = _MOST_DEVIATIONS * sqrt(variance)
@@ -220,30 +224,13 @@ class PromptLine:
         self._covariance.reduce(doubts, variance)
 
 
-def _terms(shape: PromptShape, fixed_tokens: int) -> _Terms:
-    messages, tools, letters, spaces, digits, signs, beyond = shape
-    return _Terms(
-        1.0,
-        float(messages),
-        float(tools),
-        float(letters),
-        float(spaces),
-        float(digits),
-        float(signs),
-        float(beyond),
-        float(fixed_tokens),
-    )
-
-
-_UNTAUGHT: Final = PromptLine()
-
-
 class PromptSizes:
     """How many tokens a prompt has, by its model; beyond a bound new models share one estimate."""
 
-    __slots__ = ("_error", "_lines")
+    __slots__ = ("_error", "_lines", "_untaught")
 
     def __init__(self) -> None:
+        self._untaught = PromptLine()
         self._lines: dict[str, PromptLine] = {}
         self._error = EstimateError()
 
@@ -251,7 +238,7 @@ class PromptSizes:
         self, model: str, prompt_bytes: int, fixed_tokens: int = 0, shape: PromptShape | None = None
     ) -> int:
         """Return the estimated prompt tokens, at least 1; `prompt_bytes` is text, `fixed_tokens` are beside it."""
-        line = self._lines.get(model) or self._lines.get("") or _UNTAUGHT
+        line = self._lines.get(model) or self._lines.get("") or self._untaught
         if shape is not None:
             return line.tokens(shape, fixed_tokens)
         return fixed_tokens + round(prompt_bytes / line.bytes_per_token) or 1

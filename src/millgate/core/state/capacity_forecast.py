@@ -146,16 +146,17 @@ class CapacityForecast:
             self._tick, self._free, self._first = tick, free, first
             self._share = share
             each_s = share / WORK_PARTS
-            self._first_s = sum(first) * each_s
             at = tick / TICKS_PER_S
             opens = [at] * free + self._opens_at(ends, cycle_s, at) + self._opens_elsewhere(cycle_s, at)
             opens.sort()
+            whole, opens_at = 0, opens[0]
             for parts in first.tolist():  # an array is asked for its items one by one
-                opens_at = opens[0] + parts * each_s * dearness
+                whole += parts
+                opens_at += parts * each_s * dearness
                 if len(opens) > 1:
                     _heapreplace(opens, opens_at)
-                else:
-                    opens[0] = opens_at
+                    opens_at = opens[0]
+            opens[0], self._first_s = opens_at, whole * each_s
             opens.sort()
             self._opens = opens
         rest = max(0.0, work_s - self._first_s) / usual_s

@@ -353,8 +353,6 @@ class OutputLength:
     def _finest(self, model: str, tenant: str, lane: str, max_tokens: int | None) -> LengthPredictor | None:
         """Return the finest level that is known of such requests."""
         is_bounded = max_tokens is not None
-        if not self._models:
-            return None
         return (
             self._keys.get((model, tenant, lane, _class_of(max_tokens)))
             or self._tenants.get((model, tenant, lane, is_bounded))

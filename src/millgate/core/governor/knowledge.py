@@ -78,9 +78,11 @@ class Wakes:
         """
         if at == inf:
             return
-        due = self._due
-        while due and due[0][2] not in alive:
-            due.pop(0)
+        due, over = self._due, 0
+        while over < len(due) and due[over][2] not in alive:
+            over += 1
+        if over:
+            del due[:over]  # together: each moves all that stand behind
         if len(due) > most_notes(len(alive)):
             self._due = due = [each for each in due if each[2] in alive]
         self._count += 1

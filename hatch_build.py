@@ -45,7 +45,7 @@ expected to, the C compiler puts all of that apart: 4 % less CPU and half a mega
 
 
 GLIBC = frozenset({"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"})
-"""The libraries of glibc, which every Linux with it has."""
+"""The libraries of glibc, which every Linux with it has, beside its loader (`ld-linux-aarch64.so.1`)."""
 OLDEST_GLIBC = (2, 17)
 """The oldest that installers and indexes still meet: manylinux2014."""
 
@@ -90,23 +90,33 @@ class ReadmeHook(MetadataHookInterface):
 def portable_tag(built: list[Path]) -> str:
     """Return the tag of a wheel with these extensions for every Linux whose glibc has what they ask, by PEP 600.
 
-    Empty where that cannot be told: no objdump, another libc, or a library beside glibc's own. The tag is then this machine's own
-    (`linux_x86_64`), which no package index takes.
+    Empty where that cannot be told: no Linux, no objdump, another libc, or a library beside glibc's own. The tag is then this machine's
+    own (`linux_x86_64`, which no package index takes, or `macosx_...`).
     """
+    if (
+        sys.platform != "linux"
+    ):  # a Mac's objdump names no library of glibc, and no installer there takes a wheel for Linux
+        return ""
     asked: list[tuple[int, ...]] = [OLDEST_GLIBC]
     for path in built:
         if shutil.which("objdump") is None:
             return ""
         read = subprocess.run(["objdump", "-p", path], capture_output=True, text=True, check=False)  # noqa: S607
-        if read.returncode != 0 or set(re.findall(r"NEEDED +(\S+)", read.stdout)) - GLIBC:
+        needed = {
+            library
+            for library in re.findall(r"NEEDED +(\S+)", read.stdout)
+            if not library.startswith("ld-linux")
+        }
+        if read.returncode != 0 or needed - GLIBC:
             return ""
         if set(re.findall(r"\bGLIBC_([A-Z]\w*)", read.stdout)):
             return ""
         versions = re.findall(r"\bGLIBC_([\d.]+)", read.stdout)
         asked += [tuple(map(int, version.split(".")))[:2] for version in versions]
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    abi = python + ("t" if sysconfig.get_config_var("Py_GIL_DISABLED") else "")
     major, minor = max(asked)
-    return f"{python}-{python}-manylinux_{major}_{minor}_{platform.machine()}" if built else ""
+    return f"{python}-{abi}-manylinux_{major}_{minor}_{platform.machine()}" if built else ""
 
 
 def absolute_links(markdown: str, repository: str, version: str) -> str:

@@ -218,6 +218,7 @@ Version References:
     [
         ("libc.so.6", "2.2.5", "manylinux_2_17_"),
         ("libc.so.6", "2.34", "manylinux_2_34_"),
+        ("ld-linux-aarch64.so.1", "2.17", "manylinux_2_17_"),
         ("libssl.so.3", "2.14", ""),
         ("libc.so.6", "ABI_DT_RELR", ""),
     ],
@@ -242,6 +243,30 @@ def test_without_a_way_to_read_libraries_the_tag_is_this_machines_own(
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert hatch_build.portable_tag([tmp_path / f"a{ABI}"]) == ""
+
+
+def test_a_mac_builds_no_wheel_for_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its objdump reads its libraries too, and names none of them NEEDED: pip threw the wheel away after minutes of compiling."""
+    dump = tmp_path / "objdump"
+    dump.write_text("#!/bin/sh\necho 'Load command 0'\n")
+    dump.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(sys, "platform", "darwin")
+
+    assert hatch_build.portable_tag([tmp_path / f"a{ABI}"]) == ""
+
+
+def test_a_wheel_of_a_free_threaded_interpreter_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = tmp_path / "objdump"
+    dump.write_text(f"#!/bin/sh\ncat <<'END'\n{SAYS.format(library='libc.so.6', newest='2.17')}END\n")
+    dump.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert hatch_build.portable_tag([tmp_path / f"a{ABI}"]).startswith(f"{python}-{python}t-manylinux_2_17_")
 
 
 def hook() -> hatch_build.CompileHook:

@@ -20,6 +20,7 @@ from millgate.cluster.contract import (
     StoreUnavailableError,
 )
 from millgate.cluster.redis_store import RedisStore
+from own_authority import make_default_contexts_strict, plain_authority
 
 Start = Callable[..., RedisServer]
 _LEAST_RIGHTS = (
@@ -325,6 +326,18 @@ def test_tls_with_an_authority_of_ones_own(start_redis: Start, tmp_path: Path) -
     assert _refuses(f"rediss://127.0.0.1:{server.port}") == stranger
     assert _refuses(f"rediss://localhost:{server.port}", ca_file=ca) == stranger
     assert _refuses(f"rediss+cluster://127.0.0.1:{server.port}") == stranger
+
+
+def test_an_authority_without_a_key_usage_is_trusted_by_every_python(
+    start_redis: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `openssl req -x509` makes it. Redis was not trusted from Python 3.13 on, whose default contexts are strict."""
+    ca, cert, key = plain_authority(tmp_path, "127.0.0.1")
+    names = ("--tls-ca-cert-file", ca, "--tls-cert-file", cert, "--tls-key-file", key)
+    server = start_redis(*names, "--tls-auth-clients", "no", tls=True)
+    make_default_contexts_strict(monkeypatch)
+
+    _works(f"rediss://127.0.0.1:{server.port}", ca_file=ca)
 
 
 def test_an_authority_that_is_changed_on_disk_counts_for_the_next_connection(

@@ -35,6 +35,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Every command in the order of the help: its module in this room, and there its function or its own commands."""
 _CONFIGURED: Final = frozenset({"run", "serve", "extproc", "check", "explain", "why", "top", "sim"})
 """Those that read a configuration whatever is asked of them."""
+_SERVING: Final = frozenset({"run", "serve", "engine", "extproc", "check", "demo"})
+"""Those that listen, or say whether a gate could here; their loop (uvloop) is not for Windows."""
 
 
 def version() -> None:
@@ -114,6 +116,8 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
 def _carry_out(arguments: Sequence[str]) -> int:
     # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
     asked = [name for name in arguments[:1] if name in COMMANDS]
+    if sys.platform == "win32" and not _SERVING.isdisjoint(asked):
+        raise CommandError(f"`millgate {asked[0]}` does not run on Windows: start it in WSL", ExitCode.USAGE)
     try:
         command = command_line(asked or COMMANDS)
         if asked and asked[0] in _CONFIGURED:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import sys
 from collections.abc import Iterator
 
 from millgate.cli.exits import CommandError, ExitCode, address_error
@@ -18,6 +19,7 @@ def open_all(config: Config) -> None:
 
     An address that is in use is no failure: the gate that is being checked for may be running.
     """
+    ensure_workers(config)
     if (log := config.records.log_attempts) is not None:
         try:
             try_path(log)
@@ -29,6 +31,18 @@ def open_all(config: Config) -> None:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise address_error(error, host, port, f"{door}.port") from None
+
+
+def ensure_workers(config: Config) -> None:
+    """Raise CommandError where the configuration asks for workers that this system cannot run."""
+    if config.workers == 1 or (config.cluster is not None and sys.platform == "linux"):
+        return
+    from millgate.cluster.socket_store import lacking
+
+    if why := lacking():
+        raise CommandError(
+            f"workers: {config.workers} cannot share their limits here, use 1: {why}", ExitCode.USAGE
+        )
 
 
 def opening_error(error: OSError, config: Config, *, behind_envoy: bool = False) -> CommandError:

@@ -28,6 +28,20 @@ ENGINE_LETS_GO_S: Final = 0.5
 streams at its next look, 0.3 s later where nothing is known (core/sizing)."""
 _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred` of unix(7): process, user, group."""
+# Of Linux alone; what needs them is not begun where they are not (`lacking`).
+_PEER: Final[int] = getattr(socket, "SO_PEERCRED", 0)
+_pidfd_open: Final[Callable[[int], int] | None] = getattr(os, "pidfd_open", None)
+
+
+def lacking() -> str:
+    """Return what this system lacks to share a store among processes; nothing where it can."""
+    if _pidfd_open is None:
+        return "this is not Linux"
+    try:
+        os.close(_pidfd_open(os.getpid()))
+    except OSError as error:
+        return f"the kernel has no pidfd_open(2), in Linux since 5.3: {error.strerror}"
+    return ""
 
 
 class StoreQuestion(NamedTuple):
@@ -237,7 +251,8 @@ class _Process:
         self.number = number
         self.leases: dict[str, tuple[Renewal, Granted]] = {}
         self._on_end = on_end
-        self._watched = os.pidfd_open(number)
+        assert _pidfd_open is not None
+        self._watched = _pidfd_open(number)
         asyncio.get_running_loop().add_reader(self._watched, self._ended)
 
     def forget(self) -> None:
@@ -291,9 +306,7 @@ def _unused(renewal: Renewal, granted: Granted) -> Renewal:
 def _refuse_strangers(sock: socket.socket) -> int:
     """Return the process at the other end; raises PermissionError where it is another user's."""
     size = _CREDENTIALS.size
-    process_id, user, _group = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    )
+    process_id, user, _group = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, _PEER, size))
     if user != os.geteuid():
         raise PermissionError(f"the process at the other end is user {user}'s")
     return int(process_id)

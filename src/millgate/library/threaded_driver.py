@@ -122,4 +122,5 @@ def _begin_all() -> None:
         driver.begin()
 
 
-os.register_at_fork(after_in_child=_begin_all)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_begin_all)

@@ -6,11 +6,11 @@ closed pipe or a reader that has stopped costs lines, which are counted, and nev
 
 import contextlib
 import os
+import select
 import threading
 import time
 from collections import deque
 from pathlib import Path
-from select import PIPE_BUF
 from typing import Final
 
 MOST_WAITING_LINES: Final = 20_000
@@ -21,6 +21,9 @@ _BATCH_S: Final = 0.1
 """How long lines gather before they are written: at 5,000 attempts a second 500 lines for one write."""
 _LAST_WORDS_S: Final = 1.0
 _STDOUT: Final = 1
+_PIPE_BYTES: Final = getattr(select, "PIPE_BUF", 512)
+"""What a pipe takes undivided (pipe(7)); POSIX's least where the system does not say."""
+_OURS_ALONE: Final = getattr(os, "O_CLOEXEC", 0)  # Windows hands no file on unless it is asked to
 
 
 class LineWriter:
@@ -129,7 +132,7 @@ class LineWriter:
 
     def _piece(self, data: bytes) -> bytes:
         """Return what is written at once: of what workers share, whole lines that a pipe takes undivided (pipe(7))."""
-        whole = 0 if self._is_ours else data.rfind(b"\n", 0, PIPE_BUF) + 1
+        whole = 0 if self._is_ours else data.rfind(b"\n", 0, _PIPE_BYTES) + 1
         return data[:whole] if whole else data
 
 
@@ -146,4 +149,4 @@ def try_path(path: str) -> None:
 def _open(path: str | int) -> int:
     if isinstance(path, int):
         return path
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OURS_ALONE, 0o640)

@@ -6,6 +6,7 @@ socket whose process ends waits in it, and is accepted by the process that gets 
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl as tls
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from millgate.sockets.tls_acceptor import TlsAcceptor, TlsDoor
 Acceptors = list[asyncio.Server] | TlsAcceptor
 UNHEARD_S: Final = 60.0
 """The other side's machine acknowledges what it gets within milliseconds, however busy or stopped its program is."""
+_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""tcp(7); the second one is macOS's name of the first."""
 
 
 async def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
@@ -62,11 +65,12 @@ def notice_silence(sock: socket.socket, unheard_s: float = UNHEARD_S) -> None:
     Balancers that forget what is idle (AWS after 350 s, Azure after 4 minutes) see signs of life while an answer is awaited. What is
     sent must be acknowledged within `unheard_s`, not within a quarter of an hour.
     """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * unheard_s))
+    # A system that lacks one of these notices later; macOS sets nothing where the other side has gone already.
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in {**_KEEP_ALIVE, "TCP_USER_TIMEOUT": int(1000 * unheard_s)}.items():
+            if (option := getattr(socket, name, None)) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def is_ip(name: str) -> bool:

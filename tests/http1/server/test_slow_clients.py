@@ -173,6 +173,34 @@ def test_a_client_that_has_sent_more_than_it_may_can_read_its_last_answer_slowly
     run(body())
 
 
+@pytest.mark.parametrize("told", [b"", bytes(128)], ids=["nothing", "zeros"])
+def test_where_the_system_does_not_say_what_a_client_has_taken_what_is_left_says_it(told: bytes) -> None:
+    """An older kernel, a sandbox, a Mac: a client that read all the time was cut after `limits.write_stall`."""
+
+    class Kernel:
+        def getsockopt(self, _level: int, _option: int, _size: int) -> bytes:
+            return told
+
+    class Transport(asyncio.Transport):
+        left_bytes = 0
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+        def get_extra_info(self, name: str, default: object = None) -> object:
+            return Kernel() if name == "socket" else default
+
+        def get_write_buffer_size(self) -> int:
+            return self.left_bytes
+
+    wire, transport = Wire(Outbox(lambda _callback: None)), Transport()
+    wire.attach(transport, ServerLimits())
+    transport.left_bytes = 3000
+    before = wire.taken_bytes
+    transport.left_bytes = 2000
+
+    assert wire.taken_bytes > before
+
+
 @pytest.mark.parametrize(("write_stall_s", "unheard_s"), [(30.0, 60), (600.0, 600)])
 def test_the_kernel_gives_a_client_no_less_time_than_its_operator_does(
     write_stall_s: float, unheard_s: int

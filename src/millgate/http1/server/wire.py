@@ -1,6 +1,7 @@
 """The sending side of one connection: whatever ends it first sends what this turn of the loop has kept."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 import sys
@@ -15,6 +16,7 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _TOLD_BYTES: Final = 128
 _ACKNOWLEDGED: Final = 120
 """Where `tcpi_bytes_acked` begins in the first 128 bytes of Linux's `tcp_info` (since 4.1)."""
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
 
 
 class Wire:
@@ -44,13 +46,19 @@ class Wire:
 
     @property
     def taken_bytes(self) -> int:
-        """How many bytes the client's machine has taken: what the transport keeps unsent says nothing of that over TLS."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        """How many bytes the client's machine has taken: what the transport keeps unsent says nothing of that over TLS.
+
+        It is all there is where the system does not say (macOS, gVisor): less of it, so a larger number, is progress, too.
+        """
+        if self._transport is None:
+            return 0
+        sock, told = self._transport.get_extra_info("socket"), b""
         try:
-            told = b"" if sock is None else sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TOLD_BYTES)
+            if sock is not None and _TCP_INFO is not None:
+                told = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TOLD_BYTES)
         except OSError:  # it is closed, and that has yet to be told
             return 0
-        return int.from_bytes(told[_ACKNOWLEDGED:], sys.byteorder)
+        return int.from_bytes(told[_ACKNOWLEDGED:], sys.byteorder) or -self._transport.get_write_buffer_size()
 
     @property
     def attached(self) -> bool:
@@ -103,7 +111,8 @@ class Wire:
         self.flush()
         if self._transport is not None:
             option = self._transport.get_extra_info("socket").setsockopt
-            option(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            with contextlib.suppress(OSError):  # macOS sets nothing where the other side has gone
+                option(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._transport.abort()
 
     def abort(self) -> None:

@@ -302,6 +302,58 @@ def test_streams_that_are_closed_from_the_start_are_no_failure(closed: str) -> N
     assert "Traceback" not in of_serve.stderr + of_version.stderr
 
 
+@pytest.mark.parametrize(
+    "command", [["config", "reference"], ["config", "show", "--set", "engines.0.url=http://a"]]
+)
+def test_a_locale_without_letters_ends_no_command(command: list[str]) -> None:
+    """LC_ALL=C where Python is told to heed it: the page was cut at its first sign beyond ASCII, with a word about arguments."""
+    plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    pages = [
+        subprocess.run(
+            [sys.executable, "-m", "millgate", *command],
+            capture_output=True,
+            check=True,
+            env=os.environ | more,
+        ).stdout
+        for more in (plain, {"PYTHONUTF8": "1"})
+    ]
+
+    assert pages[0] == pages[1]
+    assert pages[0].decode("utf-8")
+
+
+def test_without_docstrings_every_page_is_there() -> None:
+    """With -OO, or PYTHONOPTIMIZE=2 as some images set it."""
+    for page in ("reference", "metrics", "schema"):
+        command = [sys.executable, "-OO", "-m", "millgate", "config", page]
+        assert subprocess.run(command, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["run"], ["serve", "--workers", "2", "--upstream", "http://127.0.0.1:9"]],
+    ids=["run", "workers"],
+)
+def test_a_file_beside_which_a_gate_is_started_is_taken_for_no_library(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    """A project has a `redis.py` or a `msgspec.py` of its own: the processes that the command starts died of it."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('this is no library')\n")
+    code = "import os, sys; os.chdir(sys.argv.pop(1)); from millgate.__main__ import run; run()"
+    asked = [str(tmp_path), *arguments, "--port", "0", "--admin-port", "0", "--json"]
+
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", code, *asked], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _out, errors = process.communicate(timeout=START_WITHIN_S)
+
+    assert line.startswith("{"), errors
+    assert process.returncode == 0
+
+
 def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:
     command = start(commands, tmp_path, "engine", "--port", "0", "--time-scale", "10")
     give_up_at = time.monotonic() + START_WITHIN_S

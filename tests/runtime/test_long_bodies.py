@@ -230,10 +230,12 @@ def test_the_process_has_nothing_of_this_ones_environment_and_no_other_descripto
         await one(bodies, CHAT, BODIES[CHAT])
         process = Path(f"/proc/{process_of(bodies)}")
         environment = (process / "environ").read_bytes().split(b"\0")
-        assert {entry.partition(b"=")[0] for entry in environment} == {b"PYTHONPATH", b""}
+        assert {entry.partition(b"=")[0] for entry in environment} == {b"PYTHONPATH", b"LD_LIBRARY_PATH", b""}
         descriptors = await asyncio.to_thread(lambda: list((process / "fd").iterdir()))
         assert len(descriptors) == 4  # the three standard ones and its end of the line
         bodies.close()
 
     monkeypatch.setenv("A_SECRET", "hunter2")
+    # An interpreter of an environment module starts by it alone: without it every long body was refused.
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
     run(body())

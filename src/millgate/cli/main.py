@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Final, NoReturn
 
 import typer
@@ -136,6 +137,10 @@ def run() -> NoReturn:
     """Run this process's command line and end the process with its exit code."""
     # A stream that is closed from the start is None; its descriptor would go to the first socket.
     sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115, PTH123
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A locale without letters (LC_ALL=C, a code page of Windows) ends no command; what is not for a terminal is UTF-8.
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     arguments = sys.argv[1:]
     if speaks_json(arguments):
         from millgate.cli.json_stderr import take_over

@@ -47,7 +47,7 @@ def render_page() -> str:
 
 def _section(section: type[BaseModel], path: str, title: str, *, many: bool) -> Iterator[str]:
     yield f"## {title}\n"
-    yield f"{(section.__doc__ or '').splitlines()[0]}{' A list of these.' if many else ''}\n"
+    yield f"{(section.__doc__ or ' ').splitlines()[0]}{' A list of these.' if many else ''}\n"
     yield "| setting | kind | default | allowed | meaning |"
     yield "|---|---|---|---|---|"
     inner = []

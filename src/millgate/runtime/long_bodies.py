@@ -1,12 +1,11 @@
 """Long bodies are read in a process of their own, so that the event loop goes on beside the longest of them.
 
 The process is started for the first long body and ended when none has come for a while. It is a fresh interpreter
-without the environment, the descriptors and the terminal of this one. A body that it dies of is refused, and the next
+without the environment (but for what it needs to start), the descriptors and the terminal of this one. A body that it dies of is refused, and the next
 one gets a new process.
 """
 
 import asyncio
-import os
 import socket
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.far_reading import Question, frame, read_reply
+from millgate.runtime.interpreter import bare_environment
 
 LONG_BYTES: Final = 1024 * 1024
 """A body beyond this is read elsewhere: a megabyte of the costliest kind holds the loop for 15 ms, a usual one for 1 ms."""
@@ -189,7 +189,7 @@ class LongBodies:
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - nothing in it is a client's
                     [sys.executable, "-P", "-c", _CODE, str(other.fileno())],
-                    env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    env=bare_environment(),
                     pass_fds=[other.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

@@ -4,12 +4,14 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import millgate
 from millgate.core.words import Outcome, Reason
 from millgate.library import Gate, Yielded
+from millgate.library.asgi import GateMiddleware
 
 
 def outcomes(gate: Gate) -> dict[str, int]:
@@ -115,6 +117,26 @@ def test_a_slot_that_would_block_a_loop_is_refused_with_the_form_that_does_not()
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_loop_of_another_library_is_told_what_to_write() -> None:
+    """Under trio the form for asyncio said that there is no running event loop, inside a running event loop."""
+    gate = Gate(max_inflight=1)
+
+    @gate
+    async def asked() -> None: ...
+
+    async def nothing(*_arguments: Any) -> Any: ...
+
+    middleware = GateMiddleware(nothing, gate)
+    for waiting in (
+        gate.slot().__aenter__(),
+        asked(),
+        middleware({"type": "http", "method": "POST", "path": "/"}, nothing, nothing),
+    ):
+        with pytest.raises(RuntimeError, match=r"with gate.slot\(\)` in a thread"):
+            waiting.send(None)
+    assert (gate.inflight, gate.waiting) == (0, 0)
+
+
 def test_after_a_fork_the_childs_gate_begins_anew() -> None:
     """As with gunicorn's `preload_app`: what the parent runs never ends in the child, whose threads are gone."""
     gate = Gate(1, max_queue=0)

@@ -37,6 +37,10 @@ _BLOCKS: Final = (
     "`with gate.slot()` would block this thread's event loop while it waits: write `async with gate.slot()`, and call a "
     "function that the gate limits and that is not async by `asyncio.to_thread`"
 )
+_NOT_ASYNCIO: Final = (
+    "`async with gate.slot()` waits on asyncio's loop, and none runs here: under trio write `with gate.slot()` in a thread "
+    "(trio.to_thread.run_sync)"
+)
 _HANGUPS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
 
@@ -201,7 +205,7 @@ class Slot:
     # ---- asynchronous
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         told = asyncio.Event()
         turn = _Turn(lambda: loop.call_soon_threadsafe(told.set))
         self._ask(turn)
@@ -269,6 +273,14 @@ class _Turn:
         except RuntimeError:
             return False
         return True
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return asyncio's loop that runs here; raises a RuntimeError that says what to write where another library's does."""
+    loop = _get_running_loop()
+    if loop is None:
+        raise RuntimeError(_NOT_ASYNCIO)
+    return loop
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:

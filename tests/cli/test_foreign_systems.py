@@ -103,7 +103,7 @@ def test_on_a_mac_several_workers_are_refused_in_one_sentence(tmp_path: Path, co
     )
 
     assert code == 2
-    assert "workers: 2 cannot share their limits here, use 1: this is not Linux" in errors
+    assert "workers: 2 cannot share limits, use 1: this is not Linux" in errors
     assert errors.count("\n") == 1
 
 

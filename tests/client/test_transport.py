@@ -131,16 +131,6 @@ def test_retries_never_multiply(ask: Any, library: Any) -> None:
         assert len(engine.received) == 3
 
 
-@pytest.mark.parametrize("transport", [for_httpx.AsyncGateTransport, for_httpx2.AsyncHttpx2GateTransport])
-def test_a_loop_of_another_library_is_told_what_to_call(transport: Any) -> None:
-    """Under trio it said that there is no running event loop, inside a running event loop."""
-    family = httpx if transport is for_httpx.AsyncGateTransport else httpx2
-    asking = transport().handle_async_request(family.Request("GET", "http://127.0.0.1:9/"))
-
-    with pytest.raises(RuntimeError, match="for asyncio: under trio"):
-        asking.send(None)
-
-
 def test_what_must_not_be_retried_is_not(library: Any) -> None:
     for reply in (refusal(20, 429, "x-should-retry: false"), refusal(20, 400), refusal(20, 413)):
         with FakeUpstream(script_of(reply)) as engine:

@@ -4,14 +4,12 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 import millgate
 from millgate.core.words import Outcome, Reason
 from millgate.library import Gate, Yielded
-from millgate.library.asgi import GateMiddleware
 
 
 def outcomes(gate: Gate) -> dict[str, int]:
@@ -124,14 +122,7 @@ def test_a_loop_of_another_library_is_told_what_to_write() -> None:
     @gate
     async def asked() -> None: ...
 
-    async def nothing(*_arguments: Any) -> Any: ...
-
-    middleware = GateMiddleware(nothing, gate)
-    for waiting in (
-        gate.slot().__aenter__(),
-        asked(),
-        middleware({"type": "http", "method": "POST", "path": "/"}, nothing, nothing),
-    ):
+    for waiting in (gate.slot().__aenter__(), asked()):
         with pytest.raises(RuntimeError, match=r"with gate.slot\(\)` in a thread"):
             waiting.send(None)
     assert (gate.inflight, gate.waiting) == (0, 0)

@@ -36,8 +36,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Every command in the order of the help: its module in this room, and there its function or its own commands."""
 _CONFIGURED: Final = frozenset({"run", "serve", "extproc", "check", "explain", "why", "top", "sim"})
 """Those that read a configuration whatever is asked of them."""
-_SERVING: Final = frozenset({"run", "serve", "engine", "extproc", "check", "demo"})
-"""Those that listen, or say whether a gate could here; their loop (uvloop) is not for Windows."""
+_SERVING: Final = frozenset(
+    {"run", "serve", "engine", "extproc", "check", "demo"}
+)  # uvloop is not for Windows
 
 
 def version() -> None:

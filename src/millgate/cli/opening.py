@@ -35,14 +35,11 @@ def open_all(config: Config) -> None:
 
 def ensure_workers(config: Config) -> None:
     """Raise CommandError where the configuration asks for workers that this system cannot run."""
-    if config.workers == 1 or (config.cluster is not None and sys.platform == "linux"):
-        return
     from millgate.cluster.socket_store import lacking
 
-    if why := lacking():
-        raise CommandError(
-            f"workers: {config.workers} cannot share their limits here, use 1: {why}", ExitCode.USAGE
-        )
+    shares = config.workers > 1 and (config.cluster is None or sys.platform != "linux")
+    if shares and (why := lacking()):
+        raise CommandError(f"workers: {config.workers} cannot share limits, use 1: {why}", ExitCode.USAGE)
 
 
 def opening_error(error: OSError, config: Config, *, behind_envoy: bool = False) -> CommandError:

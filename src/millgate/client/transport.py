@@ -90,12 +90,7 @@ async def carry_async(
     late: type[Exception],
 ) -> ConversationEnding:
     """Lead one asynchronous call to its last answer; a wait in line that is too long is `late`."""
-    try:
-        told, loop = asyncio.Event(), asyncio.get_running_loop()
-    except RuntimeError:
-        raise RuntimeError(
-            "this client is for asyncio: under trio call the synchronous one in a thread"
-        ) from None
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
     conversation = converse(
         session, _asked(request, body), lambda: loop.call_soon_threadsafe(told.set), time.monotonic
     )

@@ -30,7 +30,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """`struct ucred` of unix(7): process, user, group."""
 # Of Linux alone; what needs them is not begun where they are not (`lacking`).
 _PEER: Final[int] = getattr(socket, "SO_PEERCRED", 0)
-_pidfd_open: Final[Callable[[int], int] | None] = getattr(os, "pidfd_open", None)
+_pidfd_open: Final[Any] = getattr(os, "pidfd_open", None)
 
 
 def lacking() -> str:
@@ -251,7 +251,6 @@ class _Process:
         self.number = number
         self.leases: dict[str, tuple[Renewal, Granted]] = {}
         self._on_end = on_end
-        assert _pidfd_open is not None
         self._watched = _pidfd_open(number)
         asyncio.get_running_loop().add_reader(self._watched, self._ended)
 

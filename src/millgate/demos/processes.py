@@ -20,15 +20,14 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Self
 
-from millgate.runtime.interpreter import PYTHON, import_path
-
 READY_WITHIN_S = 20.0
 """A Python process with a web framework starts in 1 to 2 s; ten times that on a busy two-core machine."""
 STOP_WITHIN_S = 3.0
 """After this a child that was asked to stop is killed: a demo has nothing to drain for."""
 LAST_LINES = 20
-COMMAND = (*PYTHON, "-m", "millgate")
-"""What a child runs unless told otherwise: this package, in this interpreter."""
+COMMAND = (sys.executable, "-u", "-P", "-m", "millgate")
+"""What a child runs unless told otherwise: this package. Without `-P` a `redis.py` in the working directory were the library."""
+_PATH = os.pathsep.join(filter(None, sys.path))
 
 
 _PR_SET_PDEATHSIG = 1
@@ -64,13 +63,7 @@ class Child:
             errors="replace",
             start_new_session=True,
             preexec_fn=partial(_die_with, os.getpid()),  # noqa: PLW1509 - one system call, no lock is taken
-            env={
-                **os.environ,
-                **({} if program else import_path()),
-                "PYTHONUNBUFFERED": "1",
-                "NO_COLOR": "1",
-                "COLUMNS": "200",
-            },
+            env={**os.environ, "PYTHONPATH": _PATH, "NO_COLOR": "1", "COLUMNS": "200"},
         )
         assert self._process.stderr is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)

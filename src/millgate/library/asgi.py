@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from millgate.core.words import Reason
 from millgate.dialects.refusals import RefusalAnswer, Refuser
-from millgate.library.gate import Gate, Slot, Yielded, running_loop
+from millgate.library.gate import Gate, Slot, Yielded
 
 # ASGI's parts (https://asgi.readthedocs.io/en/latest/specs/main.html), by the names that Starlette has for them.
 Message = MutableMapping[str, Any]
@@ -66,7 +66,6 @@ class GateMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST" or not is_gated:
             await self._app(scope, receive, send)
             return
-        running_loop()  # a server on another library's loop (hypercorn on trio) is told what is missing
         client = _Client(receive, send)
         try:
             refusal = await self._read(client)

@@ -38,8 +38,7 @@ _BLOCKS: Final = (
     "function that the gate limits and that is not async by `asyncio.to_thread`"
 )
 _NOT_ASYNCIO: Final = (
-    "`async with gate.slot()` waits on asyncio's loop, and none runs here: under trio write `with gate.slot()` in a thread "
-    "(trio.to_thread.run_sync)"
+    "no loop of asyncio runs here: under trio write `with gate.slot()` in a thread (trio.to_thread.run_sync)"
 )
 _HANGUPS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
@@ -205,7 +204,8 @@ class Slot:
     # ---- asynchronous
 
     async def __aenter__(self) -> Self:
-        loop = running_loop()
+        if (loop := _get_running_loop()) is None:
+            raise RuntimeError(_NOT_ASYNCIO)
         told = asyncio.Event()
         turn = _Turn(lambda: loop.call_soon_threadsafe(told.set))
         self._ask(turn)
@@ -273,14 +273,6 @@ class _Turn:
         except RuntimeError:
             return False
         return True
-
-
-def running_loop() -> asyncio.AbstractEventLoop:
-    """Return asyncio's loop that runs here; raises a RuntimeError that says what to write where another library's does."""
-    loop = _get_running_loop()
-    if loop is None:
-        raise RuntimeError(_NOT_ASYNCIO)
-    return loop
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:

@@ -21,9 +21,7 @@ _BATCH_S: Final = 0.1
 """How long lines gather before they are written: at 5,000 attempts a second 500 lines for one write."""
 _LAST_WORDS_S: Final = 1.0
 _STDOUT: Final = 1
-_PIPE_BYTES: Final = getattr(select, "PIPE_BUF", 512)
-"""What a pipe takes undivided (pipe(7)); POSIX's least where the system does not say."""
-_OURS_ALONE: Final = getattr(os, "O_CLOEXEC", 0)  # Windows hands no file on unless it is asked to
+_PIPE_BYTES: Final = getattr(select, "PIPE_BUF", 512)  # Windows does not say; POSIX's least
 
 
 class LineWriter:
@@ -149,4 +147,4 @@ def try_path(path: str) -> None:
 def _open(path: str | int) -> int:
     if isinstance(path, int):
         return path
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _OURS_ALONE, 0o640)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)

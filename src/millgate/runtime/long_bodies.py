@@ -1,11 +1,12 @@
 """Long bodies are read in a process of their own, so that the event loop goes on beside the longest of them.
 
 The process is started for the first long body and ended when none has come for a while. It is a fresh interpreter
-without the environment (but for what it needs to start), the descriptors and the terminal of this one. A body that it dies of is refused, and the next
+without the environment, the descriptors and the terminal of this one. A body that it dies of is refused, and the next
 one gets a new process.
 """
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -15,7 +16,6 @@ from typing import Any, Final
 
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.dialects.far_reading import Question, frame, read_reply
-from millgate.runtime.interpreter import bare_environment
 
 LONG_BYTES: Final = 1024 * 1024
 """A body beyond this is read elsewhere: a megabyte of the costliest kind holds the loop for 15 ms, a usual one for 1 ms."""
@@ -27,6 +27,7 @@ _IDLE_S: Final = 60.0
 """After this long without a long body the process gives its 15 MB back."""
 _REAP_S: Final = 0.05
 _REPLY_BYTES: Final = 65_536
+_STARTED_BY: Final = ("LD_LIBRARY_PATH", "PYTHONHOME")  # those of environment modules start by them alone
 _CODE: Final = "import sys; from millgate.dialects.far_reading import serve; serve(int(sys.argv[1]))"
 
 
@@ -189,7 +190,8 @@ class LongBodies:
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - nothing in it is a client's
                     [sys.executable, "-P", "-c", _CODE, str(other.fileno())],
-                    env=bare_environment(),
+                    env={name: value for name, value in os.environ.items() if name in _STARTED_BY}
+                    | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     pass_fds=[other.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,

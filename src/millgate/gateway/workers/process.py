@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -22,9 +23,9 @@ from millgate.gateway.workers.messages import (
     read_reply,
     read_report,
 )
-from millgate.runtime.interpreter import PYTHON, import_path
 
-COMMAND: Final = (*PYTHON, "-m", "millgate.cli.worker")
+COMMAND: Final = (sys.executable, "-P", "-m", "millgate.cli.worker")
+"""It imports from where this process does: without `-P` a `redis.py` in the working directory were the library."""
 ANSWERS_WITHIN_S: Final = 5.0
 """As long as a command waits for the admin door (cli/asking)."""
 _LAST_WORDS_S: Final = 1.0
@@ -88,7 +89,8 @@ class WorkerProcess:
                 str(os.getpid()),
                 pass_fds=(theirs.fileno(), *self._start.http, *self._start.line),
                 stdin=asyncio.subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if name not in _OURS} | import_path(),
+                env={name: value for name, value in os.environ.items() if name not in _OURS}
+                | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self.process_id = process.pid
         self._watch = self._loop.create_task(self._await_end(process))

@@ -7,7 +7,6 @@ each delivery looks whether the call is still this connection's.
 """
 
 import asyncio
-import contextlib
 import math
 import socket
 import ssl as tls
@@ -310,8 +309,7 @@ class UpstreamConnection:
         """Let so many bytes wait in the kernel."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # macOS sets nothing where the other side has gone
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size_bytes)
 
     def drop(self) -> None:
         """Close at once, without a word to the call."""

@@ -1,7 +1,6 @@
 """The sending side of one connection: whatever ends it first sends what this turn of the loop has kept."""
 
 import asyncio
-import contextlib
 import socket
 import struct
 import sys
@@ -46,10 +45,7 @@ class Wire:
 
     @property
     def taken_bytes(self) -> int:
-        """How many bytes the client's machine has taken: what the transport keeps unsent says nothing of that over TLS.
-
-        It is all there is where the system does not say (macOS, gVisor): less of it, so a larger number, is progress, too.
-        """
+        """How many bytes the client's machine has taken: what the transport keeps unsent says nothing of that over TLS."""
         if self._transport is None:
             return 0
         sock, told = self._transport.get_extra_info("socket"), b""
@@ -58,6 +54,7 @@ class Wire:
                 told = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TOLD_BYTES)
         except OSError:  # it is closed, and that has yet to be told
             return 0
+        # Where the system does not say (macOS, gVisor): with less unsent the number is larger, and that is progress.
         return int.from_bytes(told[_ACKNOWLEDGED:], sys.byteorder) or -self._transport.get_write_buffer_size()
 
     @property
@@ -111,8 +108,7 @@ class Wire:
         self.flush()
         if self._transport is not None:
             option = self._transport.get_extra_info("socket").setsockopt
-            with contextlib.suppress(OSError):  # macOS sets nothing where the other side has gone
-                option(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            option(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._transport.abort()
 
     def abort(self) -> None:

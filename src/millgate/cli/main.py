@@ -36,9 +36,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Every command in the order of the help: its module in this room, and there its function or its own commands."""
 _CONFIGURED: Final = frozenset({"run", "serve", "extproc", "check", "explain", "why", "top", "sim"})
 """Those that read a configuration whatever is asked of them."""
-_SERVING: Final = frozenset(
-    {"run", "serve", "engine", "extproc", "check", "demo"}
-)  # uvloop is not for Windows
+# Their loop (uvloop) is not for Windows.
+_SERVING: Final = frozenset({"run", "serve", "engine", "extproc", "check", "demo"})
 
 
 def version() -> None:
@@ -140,8 +139,7 @@ def run() -> NoReturn:
     sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115, PTH123
     if isinstance(sys.stdout, TextIOWrapper):
         # A locale without letters (LC_ALL=C, a code page of Windows) ends no command; what is not for a terminal is UTF-8.
-        encoding = None if sys.stdout.isatty() else "utf-8"
-        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+        sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
     arguments = sys.argv[1:]
     if speaks_json(arguments):
         from millgate.cli.json_stderr import take_over

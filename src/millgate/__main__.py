@@ -16,6 +16,7 @@ def run() -> None:
     if sys.argv[1:2] in (["serve"], ["extproc"]) and sys.platform != "win32":
         # Until it is heard: by default it would end what has yet to start, and the reload that it asks for would be lost.
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     from millgate.cli.main import run as run_command  # noqa: PLC0415 - takes time, and can be interrupted
 
     run_command()

@@ -1,5 +1,7 @@
 """The real gateway in a process of its own, and what can be seen of it from outside: its doors and /proc."""
 
+import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -47,6 +49,18 @@ def until(truth: Callable[[], object], within_s: float = PATIENCE_S, what: str =
     while not truth():
         assert time.monotonic() < by, what or "this should have become true"
         time.sleep(0.005)
+
+
+def full_pipe() -> tuple[int, int]:
+    """Return a pipe that takes nothing more: its reader has stopped."""
+    reader, writer = os.pipe()
+    before = fcntl.fcntl(writer, fcntl.F_GETFL)
+    fcntl.fcntl(writer, fcntl.F_SETFL, before | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    fcntl.fcntl(writer, fcntl.F_SETFL, before)
+    return reader, writer
 
 
 class GateProcess:

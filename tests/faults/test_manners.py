@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
-from faults.process import PATIENCE_S, START_WITHIN_S, GateProcess, until
+from faults.process import PATIENCE_S, START_WITHIN_S, GateProcess, full_pipe, until
 from faults.starter import Starter
 from faults.talk import Talk, chat
 
@@ -239,7 +239,7 @@ def serves(*arguments: str, stderr: int, upstream: FakeUpstream) -> "subprocess.
     )
 
 
-@pytest.mark.parametrize("kind", ["full disk", "closed pipe", "reader that stopped"])
+@pytest.mark.parametrize("kind", ["full disk", "closed pipe", "reader that stopped", "full pipe"])
 def test_row_64_logs_that_nobody_takes_cost_nothing_but_lines(upstream: FakeUpstream, kind: str) -> None:
     read, stderr = os.pipe()
     if kind == "full disk":
@@ -247,6 +247,10 @@ def test_row_64_logs_that_nobody_takes_cost_nothing_but_lines(upstream: FakeUpst
         stderr = os.open("/dev/full", os.O_WRONLY)
     if kind == "closed pipe":
         os.close(read)
+    if kind == "full pipe":  # from the start: the banner, too, finds no room
+        os.close(read)
+        os.close(stderr)
+        read, stderr = full_pipe()
     process = serves(stderr=stderr, upstream=upstream)
     try:
         assert process.stdout is not None
@@ -335,6 +339,29 @@ def test_row_67_a_second_instance_says_that_the_port_is_taken(
     _out, errors = second.communicate(timeout=START_WITHIN_S)
     assert second.returncode == 3
     assert f"127.0.0.1:{gate.port} is taken by another program" in errors.decode()
+
+
+def test_a_gate_that_cannot_start_ends_although_its_log_takes_nothing(
+    gate: GateProcess, upstream: FakeUpstream
+) -> None:
+    """It stood there for ever, and no service manager started it again."""
+    read, stderr = full_pipe()
+    try:
+        second = serves("--port", str(gate.port), stderr=stderr, upstream=upstream)
+        second.communicate(timeout=START_WITHIN_S)
+        assert second.returncode == 3
+    finally:
+        os.close(read)
+        os.close(stderr)
+
+
+def test_sigusr2_does_nothing_to_a_gate_without_workers_but_a_line(gate: GateProcess) -> None:
+    """It ended the gate with all that it served; with workers it is the signal that loses no request."""
+    (talk,) = streaming(gate)
+    gate.process.send_signal(signal.SIGUSR2)
+    until(lambda: said(gate, "no workers to replace"))
+    assert talk.chunk()
+    assert gate.alive
 
 
 # ---- the service manager

@@ -73,6 +73,8 @@ def end_with(supervisor: int) -> None:
 def main(descriptor: str, supervisor: str) -> int:
     """Run one worker and return its exit code."""
     end_with(int(supervisor))
+    # For the supervisor, too, where all processes of a service are signalled: it replaces this one.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     # A terminal's Ctrl-C is for the supervisor. A session of its own would be a scheduling group of its own, too (autogroup,
     # sched(7)), and workers would wait for the processor beside what they work with.
     os.setpgid(0, 0)

@@ -81,7 +81,7 @@ async def serve(
     try:
         await gateway.start()
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: _report(log, context))
-        with _signals(gateway, None if fetch is None else reloader) as (asked, insisted):
+        with _signals(gateway, None if fetch is None else reloader, log, place) as (asked, insisted):
             _tune_collector()
             if on_ready is not None:
                 on_ready(gateway)
@@ -130,20 +130,36 @@ async def _stop_reloading(reloader: Reloader, sizes: EngineSizes | None) -> None
 
 
 @contextlib.contextmanager
-def _signals(gateway: Gateway, reloader: Reloader | None) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """Catch what may be sent: the first event is a wish to end, the second one its repetition."""
+def _signals(
+    gateway: Gateway, reloader: Reloader | None, log: ProcessLog, place: WorkerPlace | None
+) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """Catch what may be sent: the first event is a wish to end, the second one its repetition.
+
+    Who signals every process of a gate, as `pkill` does, reaches workers twice, because their supervisor passes it on: only SIGINT is a repetition there.
+    """
     asked, insisted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def end(number: signal.Signals) -> None:
+        if not asked.is_set():
+            asked.set()
+        elif place is None or number is signal.SIGINT:
+            insisted.set()
+
     for number in _SIGNALS:
-        loop.add_signal_handler(number, lambda: insisted.set() if asked.is_set() else asked.set())
+        loop.add_signal_handler(number, end, number)
+    if place is None:
+        loop.add_signal_handler(signal.SIGUSR2, log.warning, "no workers to replace")
     if reloader is not None:
         loop.add_signal_handler(signal.SIGHUP, _hang_up, gateway, reloader)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGHUP,))
     try:
         yield asked, insisted
     finally:
-        for number in (*_SIGNALS, signal.SIGHUP):
+        for number in (*_SIGNALS, signal.SIGHUP, signal.SIGUSR2):
             loop.remove_signal_handler(number)
+            if place is not None or number not in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _caps(gateway: Gateway) -> dict[str, int]:

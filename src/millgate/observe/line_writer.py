@@ -20,6 +20,7 @@ STDOUT: Final = "-"
 _BATCH_S: Final = 0.1
 """How long lines gather before they are written: at 5,000 attempts a second 500 lines for one write."""
 _LAST_WORDS_S: Final = 1.0
+_LOOK_S: Final = 0.01
 _STDOUT: Final = 1
 _PIPE_BYTES: Final = getattr(select, "PIPE_BUF", 512)  # Windows does not say; POSIX's least
 
@@ -71,6 +72,12 @@ class LineWriter:
         """Open the file anew soon and before the next line: its old name may have been moved away."""
         self._reopening = True
         self._wake.set()
+
+    def flush(self) -> None:
+        """Return when what waits is written or lost, within about a second."""
+        by = time.monotonic() + _LAST_WORDS_S
+        while self._done < self._taken and time.monotonic() < by:
+            time.sleep(_LOOK_S)
 
     def close(self) -> None:
         """Write what waits, within about a second, and stop."""

@@ -10,6 +10,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final
 
 from millgate.observe.line_writer import LineWriter
@@ -23,11 +24,18 @@ _STDERR: Final = 2
 _MOST_FRAMES: Final = 8
 
 
+@cache
+def stderr_writer() -> LineWriter:
+    """Return the one writer of this process's stderr: the lines of all who speak there keep their order."""
+    return LineWriter(_STDERR, MOST_WAITING_LINES)
+
+
 class ProcessLog:
     """Writes lines to a file descriptor: JSON for machines, or plain words for a terminal; `always` stands in each."""
 
     def __init__(self, descriptor: int = _STDERR, *, plain: bool | None = None, **always: object) -> None:
-        self._lines = LineWriter(descriptor, MOST_WAITING_LINES)
+        is_shared = descriptor == _STDERR
+        self._lines = stderr_writer() if is_shared else LineWriter(descriptor, MOST_WAITING_LINES)
         self._always = always
         as_words = os.isatty(descriptor) if plain is None else plain
         self._render: Callable[[str, str, Fields], str] = _in_words if as_words else json_line
@@ -50,8 +58,8 @@ class ProcessLog:
         self._say("error", event, fields)
 
     def close(self) -> None:
-        """Write what waits, within about a second, and stop."""
-        self._lines.close()
+        """Return when what waits is written or lost, within about a second."""
+        self._lines.flush()
 
     def _say(self, level: str, event: str, fields: Fields) -> None:
         self._lines.add(self._render(level, event, {**self._always, **fields}).encode() + b"\n", 1)

@@ -1,5 +1,6 @@
 """A gate of two workers as its clients, its operator and its engine see it; every part is a process of its own."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -249,6 +250,54 @@ def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is
     assert not listens(gate.url)
     for event in ("configuration reloaded", "drained"):
         assert sorted(line["worker"] for line in gate.events(event)) == [1, 2]
+
+
+@pytest.mark.parametrize("supervisor_first", [True, False])
+def test_a_stop_of_all_processes_at_once_drains_as_one_of_the_supervisor_does(
+    start: Start, supervisor_first: bool
+) -> None:
+    """systemd's own `KillMode` and `pkill` do that: each worker heard it twice, cut its streams, and the gate ended with 130."""
+    gate = start().begin()
+    workers = list(gate.processes().values())
+    with users_of(gate.url, [1, 1]) as (many, few), Crowd(many + few, 3 * TOKENS) as crowd:
+        time.sleep(0.3)
+        crowd.over.set()
+        for process in [gate.process.pid, *workers] if supervisor_first else [*workers, gate.process.pid]:
+            os.kill(process, signal.SIGTERM)
+            time.sleep(0.05)  # both are heard
+        assert gate.process.wait(END_WITHIN_S) == 0
+    assert crowd.broken == []
+    assert set(crowd.statuses) == {200}
+    assert not gate.events("cut short by a second signal")
+
+
+def test_a_second_stop_of_all_processes_cuts_what_they_serve(start: Start) -> None:
+    gate = start().begin()
+    workers = list(gate.processes().values())
+    with users_of(gate.url, [1, 1]) as (many, few), Crowd(many + few, 50 * TOKENS) as crowd:
+        time.sleep(0.3)
+        crowd.over.set()
+        for _ in range(2):
+            for process in [gate.process.pid, *workers]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGTERM)
+            time.sleep(0.3)
+        assert gate.process.wait(END_WITHIN_S) == 130
+    assert gate.events("cut short by a second signal")
+
+
+def test_sigusr2_to_all_processes_replaces_workers_and_kills_none(start: Start) -> None:
+    """`systemctl kill` signals them all: every worker died of it with what it served."""
+    gate = start().begin()
+    before = set(gate.processes().values())
+    with users_of(gate.url, [1, 1]) as (many, few), Crowd(many + few, TOKENS) as crowd:
+        for process in [*before, gate.process.pid]:
+            os.kill(process, signal.SIGUSR2)
+        until(lambda: gate.events("all workers replaced"), 2 * 20.0)
+    assert crowd.broken == []
+    assert set(crowd.statuses) == {200}
+    assert not gate.events("worker died")
+    assert gate.end() == 0
 
 
 def test_workers_end_with_a_supervisor_that_is_killed(start: Start) -> None:

@@ -144,9 +144,9 @@ class Crew:
         await _all_ended(workers, _CUT_WITHIN_S)
 
     async def cut(self, workers: Sequence[WorkerProcess]) -> None:
-        """Signal workers that drain a second time, which cuts what they serve, and return when they have ended."""
+        """Have workers that drain cut what they serve, and return when they have ended."""
         for worker in workers:
-            worker.signal(signal.SIGTERM)
+            worker.signal(signal.SIGINT)
         await _all_ended(workers, _CUT_WITHIN_S)
 
     async def close(self) -> None:

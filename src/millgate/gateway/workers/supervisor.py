@@ -228,6 +228,8 @@ class Supervisor:
         finally:
             for number in handlers:
                 self._loop.remove_signal_handler(number)
+            for number in (signal.SIGHUP, signal.SIGUSR2):
+                signal.signal(number, signal.SIG_IGN)  # by default each would end what is about to end well
 
     def _on_end(self) -> None:
         (self._insisted if self.is_leaving else self._asked).set()

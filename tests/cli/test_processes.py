@@ -354,6 +354,24 @@ def test_a_file_beside_which_a_gate_is_started_is_taken_for_no_library(
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("closed", ["<&-", "<&- 2>&-"])
+def test_a_gate_whose_streams_are_closed_from_the_start_ends_with_0(closed: str) -> None:
+    """Descriptor 0 went to the loop, and libuv aborts where it closes one of the first three: a drained gate left a core dump."""
+    gate = "-m millgate serve --upstream http://127.0.0.1:9 --port 0 --admin-port 0 --json"
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec "$0" {gate} {closed}', sys.executable], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["url"]
+        assert Path(f"/proc/{process.pid}/fd/0").readlink() == Path(os.devnull)
+        process.terminate()
+        assert process.wait(END_WITHIN_S) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_engine_says_where_it_serves_and_ends_with_0(commands: list[Command], tmp_path: Path) -> None:
     command = start(commands, tmp_path, "engine", "--port", "0", "--time-scale", "10")
     give_up_at = time.monotonic() + START_WITHIN_S

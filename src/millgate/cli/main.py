@@ -38,6 +38,7 @@ _CONFIGURED: Final = frozenset({"run", "serve", "extproc", "check", "explain", "
 """Those that read a configuration whatever is asked of them."""
 # Their loop (uvloop) is not for Windows.
 _SERVING: Final = frozenset({"run", "serve", "engine", "extproc", "check", "demo"})
+_STDERR: Final = 2
 
 
 def version() -> None:
@@ -135,7 +136,10 @@ def _carry_out(arguments: Sequence[str]) -> int:
 
 def run() -> NoReturn:
     """Run this process's command line and end the process with its exit code."""
-    # A stream that is closed from the start is None; its descriptor would go to the first socket.
+    # A stream that is closed from the start is None. Its descriptor would go to a socket, and libuv aborts where it closes such a one.
+    while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(spare)
     sys.stdout, sys.stderr = (each or open(os.devnull, "w") for each in (sys.stdout, sys.stderr))  # noqa: SIM115, PTH123
     if isinstance(sys.stdout, TextIOWrapper):
         # A locale without letters (LC_ALL=C, a code page of Windows) ends no command; what is not for a terminal is UTF-8.

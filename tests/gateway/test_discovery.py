@@ -1,6 +1,7 @@
 """What looks for engines: names that are looked up again, and a file that is looked over."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,30 @@ def test_while_no_name_server_answers_the_addresses_of_before_are_used_and_it_is
             await until(lambda: told[-1] == ("engine", "Temporary failure in name resolution"))
 
     run(body())
+
+
+def test_a_host_without_a_thread_left_does_not_end_the_look_at_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Engines that came later were never taken, and nothing said so."""
+    monkeypatch.setattr(discovery, "FILE_LOOK_S", 0.001)
+    looks: list[Path] = []
+    told: list[int] = []
+
+    async def crowded(stamp_of: Callable[[Path], Stamp], file: Path) -> Stamp:
+        looks.append(file)
+        if len(looks) <= 2:
+            raise RuntimeError("can't start new thread")
+        return stamp_of(file)
+
+    monkeypatch.setattr(asyncio, "to_thread", crowded)
+
+    async def body() -> None:
+        found = Discovery(lambda _file: (2, 2, 1))
+        found.aim(DiscoverySettings(file="engines.yaml", stamp=(1, 1, 1)))
+        found.start(Log(), lambda: None, lambda: told.append(len(looks)))
+        await until(lambda: told)
+        found.stop()
+
+    run(body())
+    assert told == [4]

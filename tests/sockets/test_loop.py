@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Iterator
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -134,3 +134,24 @@ def test_what_cannot_be_a_name_is_refused_as_one(monkeypatch: pytest.MonkeyPatch
             await asyncio.get_running_loop().getaddrinfo("a" * 64 + ".b", 80)
 
     on_loop(body())
+
+
+def test_a_host_without_a_thread_left_fails_one_look_up_and_not_all_that_follow(
+    server: SilentServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name's question stayed open without one who asked it: the engine was never found again."""
+    server.answers["engine"] = ["127.0.0.1"]
+
+    def refuse(_thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def body() -> str:
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as crowded:
+            crowded.setattr(Thread, "start", refuse)
+            with pytest.raises(OSError, match="can't start new thread"):
+                await loop.getaddrinfo("engine", 80, type=socket.SOCK_STREAM)
+        found = await asyncio.wait_for(loop.getaddrinfo("engine", 80, type=socket.SOCK_STREAM), 10)
+        return str(found[0][4][0])
+
+    assert on_loop(body()) == "127.0.0.1"

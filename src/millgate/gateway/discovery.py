@@ -157,7 +157,10 @@ class Discovery:
         before: Stamp | None = read
         while True:
             await asyncio.sleep(FILE_LOOK_S)
-            now = await asyncio.to_thread(self._stamp_of, file)
+            try:
+                now = await asyncio.to_thread(self._stamp_of, file)
+            except RuntimeError:  # no thread is left
+                continue
             if now != read and now == before and self._on_file is not None:
                 read = now
                 self._on_file()

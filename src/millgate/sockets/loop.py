@@ -7,6 +7,7 @@ keep every other one waiting, too. Here each look-up has a daemon thread, and ea
 import socket
 from asyncio import wrap_future
 from concurrent.futures import Future
+from errno import EAGAIN
 from functools import partial
 from ssl import SSLError
 from threading import Thread
@@ -32,7 +33,10 @@ class GateLoop(Loop):
             answer = self._asked[question] = Future()
             # Several may wait for it: one of them who leaves must not cancel it.
             answer.set_running_or_notify_cancel()
-            Thread(target=_ask, args=(answer, host, port, hints), daemon=True).start()
+            try:
+                Thread(target=_ask, args=(answer, host, port, hints), daemon=True).start()
+            except RuntimeError as error:  # no thread is left; the next question tries again
+                answer.set_exception(OSError(EAGAIN, str(error)))
         return await wrap_future(answer)
 
     async def create_connection(

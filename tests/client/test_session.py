@@ -32,6 +32,14 @@ def test_a_hint_may_be_a_date() -> None:
     assert 50 < (read_hint_s({"retry-after": in_a_minute}) or 0) <= 60
 
 
+@pytest.mark.parametrize("ahead_s", [-3600, 3600])
+def test_a_date_is_read_by_the_clock_of_the_server_that_gave_it(ahead_s: int) -> None:
+    """A client whose clock was an hour behind waited for an hour, and one that was an hour ahead had no hint."""
+    there = datetime.now(UTC) + timedelta(seconds=ahead_s)
+    in_a_minute = format_datetime(there + timedelta(seconds=60), usegmt=True)
+    assert read_hint_s({"retry-after": in_a_minute, "date": format_datetime(there, usegmt=True)}) == 60.0
+
+
 @pytest.mark.parametrize(
     ("status", "told", "meaning", "retry"),
     [

@@ -123,3 +123,15 @@ def test_inv_5_in_any_order_each_is_taken_at_most_once(steps: list[tuple[int, fl
 def test_a_key_of_a_wrong_length_is_refused_and_not_told(length: int) -> None:
     with pytest.raises(ValueError, match=f"a ticket key has 32 to 64 bytes, this one has {length}$"):
         _tickets(key=b"k" * length)
+
+
+def test_a_clock_that_is_set_back_leaves_room_for_used_tickets() -> None:
+    """A host that began with a clock of next year took no ticket after so many for the whole year."""
+    tickets = _tickets(2)
+    ahead = NOW + 365 * 86_400.0
+    for _ in range(2):
+        assert tickets.redeem(tickets.issue("t", ahead, ahead, ahead), "t", ahead) is not None
+    value = tickets.issue("t", NOW, NOW, NOW)
+
+    assert tickets.redeem(value, "t", NOW) is not None
+    assert tickets.redeem(value, "t", NOW) is None

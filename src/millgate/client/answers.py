@@ -54,7 +54,7 @@ def read_hint_s(headers: Mapping[str, str]) -> float | None:
         if hint_s is not None:
             return hint_s * unit_s
         if name == "retry-after":
-            return _until(value)
+            return _until(value, headers.get("date"))
     return None
 
 
@@ -71,11 +71,12 @@ def _number(value: str) -> float | None:
     return number if isfinite(number) and number > 0 else None
 
 
-def _until(value: str) -> float | None:
+def _until(value: str, date: str | None) -> float | None:
+    """Return how far a date lies behind the answer's own: the clocks of client and server may differ."""
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+        answered = parsedate_to_datetime(date) if date else datetime.now(UTC)
+    except (ValueError, OverflowError):  # the latter for an offset of many digits
         return None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return max(0.0, (at - datetime.now(UTC)).total_seconds()) or None
+    left = at.replace(tzinfo=at.tzinfo or UTC) - answered.replace(tzinfo=answered.tzinfo or UTC)
+    return max(0.0, left.total_seconds()) or None

@@ -104,6 +104,9 @@ class Tickets:
     def _use(self, serial: int, until: float, now: float) -> bool:
         """Note that this ticket is used; False if it was, or if there is no room to remember it."""
         order, used = self._order, self._used
+        # Where the clock was set back, notes that lie ahead would fill the room until it is there again.
+        while order and order[-1][0] > now + VALID_S + _MOST_AHEAD_S:
+            used.discard(order.pop()[1])
         while order and order[0][0] <= now:
             used.discard(order.popleft()[1])
         if serial in used or len(used) >= self._most_used:

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 from core.governor.asking import gate_of
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived, Finished, Released
 from millgate.core.settings import LaneSettings
+from millgate.core.words import Reason
 from millgate.dialects.ticket import HEADER
 from millgate.servers.http.arrivals import with_ticket
 from millgate.servers.requests.tickets import TicketDesk
@@ -97,3 +100,19 @@ def test_a_client_that_comes_from_another_replica_counts_as_one_that_returns() -
         replica.asks(hint_s + 60.0, fingerprint=lambda: 8)
     shares = [each.gate.snapshot(each.now).retries.attendance_first for each in (with_visitor, alone)]
     assert shares[0] > shares[1]
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
+def test_a_step_of_the_wall_clock_touches_no_ticket_of_a_gate_alone(step_s: float) -> None:
+    """Clients that had waited were newcomers, or had waited for an hour, when the clock of the host was set."""
+    now, wall = 50.0, 1.7e9
+    desk = TicketDesk(lambda: now, wall=lambda: wall)
+    value = (
+        desk.line("", Yield(1, Reason.SATURATED, 5.0, retry=True, first_seen=40.0))
+        .removeprefix(HEADER + b": ")
+        .strip()
+    )
+    now, wall = now + 5.0, wall + 5.0 + step_s
+    ticket = desk.redeem(value, "")
+    assert ticket is not None
+    assert (ticket.first_seen, ticket.due_at, ticket.hint_s) == pytest.approx((40.0, 55.0, 5.0), abs=0.002)

@@ -15,14 +15,15 @@ _SERIAL_BYTES: Final = 8
 class TicketDesk:
     """Issues and redeems tickets in core time; `now` reads the core's clock, `wall` the one that replicas have in common.
 
-    Without a `key` it makes one, so that tickets are good until this process ends. ValueError for a key of a wrong
-    length, which is not told.
+    Without a `key` it makes one, so that tickets are good until this process ends, and no step of the wall clock touches them.
+    ValueError for a key of a wrong length, which is not told.
     """
 
     def __init__(
         self, now: Callable[[], float], key: bytes | None = None, wall: Callable[[], float] = time
     ) -> None:
-        self._now, self._wall = now, wall
+        ahead = wall() - now()
+        self._now, self._wall = now, wall if key else lambda: now() + ahead
         serial = int.from_bytes(os.urandom(_SERIAL_BYTES))
         self._tickets = Tickets(key or os.urandom(_KEY_BYTES), serial)
 

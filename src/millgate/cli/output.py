@@ -10,7 +10,7 @@ from millgate.cli.exits import CommandError, ExitCode
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SERVERS = frozenset({"serve", "run", "engine", "extproc"})
+_SERVERS = frozenset({"serve", "run", "engine"})
 PLAIN_WIDTH = 160
 """Of what goes to a file or a pipe, where no terminal says how wide it is."""
 
@@ -37,8 +37,7 @@ def print_json(value: Any) -> None:
 
 def speaks_json(arguments: Sequence[str]) -> bool:
     """Return whether this command line is a server's, and no terminal reads its stderr: every line is JSON then."""
-    is_server = arguments[:1] and arguments[0] in _SERVERS and "envoy-config" not in arguments
-    return bool(is_server) and not sys.stderr.isatty()
+    return bool(arguments) and arguments[0] in _SERVERS and not sys.stderr.isatty()
 
 
 def print_error(message: str, *, as_json: bool = False) -> None:

@@ -233,11 +233,17 @@ def test_tokens_are_counted_by_an_engine_that_speaks_the_dialect() -> None:
 def test_a_job_that_one_account_has_left_undone_is_done_by_another_one(status: int, refusal: bytes) -> None:
     async def body() -> None:
         async with two(always(status, refusal), answer_whole, own_key=True) as (stand, does):
+            keys, names = list[str](), list[str]()
+            assert stand.gateway.line is not None
+            stand.gateway.line.on_key_refused = lambda engine, _kind: keys.append(engine)
+            stand.gateway.line.on_unknown = names.append
             for number in range(3):
                 got, result = await job(stand, f"J{number}")
                 assert (got.status, result) == (Status.DONE, answer())
             assert len(does.asked) == 3
             assert stand.engine.asked
+            assert bool(keys) is (refusal in {OURS, SPENT, SPENT_TOO})
+            assert bool(names) is (refusal == UNKNOWN)
             await stand.settle()
 
     run(body())

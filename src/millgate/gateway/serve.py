@@ -68,6 +68,8 @@ async def serve(
     gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
     gateway.door.on_key_refused = notices.key_refused
     gateway.door.on_unknown, gateway.fleet.on_look = notices.unknown, notices.looked_up
+    if gateway.line is not None:
+        gateway.line.on_key_refused, gateway.line.on_unknown = notices.key_refused, notices.unknown
     gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
     loop = asyncio.get_running_loop()
     turns = EngineNotices(log, loop.time, loop.call_later)

@@ -42,6 +42,10 @@ class LineDesk(Protocol):
     """How many have been told to come back."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told the id that an engine gives its answer."""
+    on_key_refused: Callable[[str, FailureKind], None]
+    """Told of each engine that takes the gate's own key no longer, and how it said so."""
+    on_unknown: Callable[[str], None]
+    """Told of each engine that knew no such model or path, where another one was asked."""
 
     def target(self, route: EngineRoute) -> bytes:
         """Return what to post to there."""
@@ -186,11 +190,16 @@ class LineAttempt:
             said = judge.complaint
             words = "" if said is None else words_of(said.status, said.body)
             tell = partial(self._give_up, judge.failure, message=words, said=judge.said)
-            own_key = self._route is not None and self._route.credential is not None
-            if not self._is_answer and is_left_undone(judge.failure, judge.said, own_key=own_key):
-                self._leave(judge.failure, judge.said, tell)
-            else:
+            route, kind, engine_said = self._route, judge.failure, judge.said
+            own_key = route is not None and route.credential is not None
+            if route is not None and own_key and (engine_said.blames_key or kind is FailureKind.NO_CREDIT):
+                self._desk.on_key_refused(route.name, kind)
+            if self._is_answer or not is_left_undone(kind, engine_said, own_key=own_key):
                 tell()
+                return
+            self._leave(kind, engine_said, tell)
+            if route is not None and engine_said.blames_name and self._owner is not None:
+                self._desk.on_unknown(route.name)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """There is no whole answer; of what was never sent the core says whether another engine is tried."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, cast
 
 from millgate.core.events import Arrived, Withdrawn
+from millgate.core.words import FailureKind
 from millgate.dialects import BY_PATH
 from millgate.dialects.contract import Dialect, RequestFacts
 from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
@@ -101,6 +102,8 @@ class LineDoor:
         self._emptied = asyncio.Event()
         self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
         """Told the id that an engine gives its answer."""
+        self.on_key_refused: Callable[[str, FailureKind], None] = lambda _engine, _kind: None
+        self.on_unknown: Callable[[str], None] = lambda _engine: None
 
     # ---- the owner's side
 

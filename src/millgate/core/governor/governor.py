@@ -54,15 +54,15 @@ class Governor(Core):
         self._lease, self._now = self._knowledge.lease, now
         self._handlers: dict[type, Callable[[Any, float], tuple[Decision, ...]]] = {
             events.ClientGone: self._client_gone,
-            events.Withdrawn: self._withdrawn,
+            events.Withdrawn: partial(_withdrawn, self._knowledge),
             events.FirstToken: self._first_token,
             events.Prefilled: partial(_first_leg_heard, self._knowledge),
             events.HandoffFailed: partial(_first_leg_heard, self._knowledge),
             events.Failed: self._failed,
             events.Released: self._released,
             events.EngineProgress: self._progress,
-            events.EngineSeen: self._seen,
-            events.QuotaSeen: self._quota_seen,
+            events.EngineSeen: partial(_seen, self._knowledge),
+            events.QuotaSeen: partial(_quota_seen, self._knowledge),
             events.EngineUp: self._engine_up,
             events.EngineDown: self._engine_down,
             events.Draining: self._draining,
@@ -160,12 +160,6 @@ class Governor(Core):
         ended = endings.client_gone(knowledge.attempts, knowledge.allowances, knowledge.totals, attempt, now)
         return (ended, *dispatch(knowledge, now)) if was_queued else (ended,)
 
-    def _withdrawn(self, event: events.Withdrawn, _now: float) -> tuple[Decision, ...]:
-        for pool in self._knowledge.engines.routes.pools:
-            for fingerprint in event.fingerprints:
-                pool.appointments.withdraw(event.tenant, fingerprint)
-        return ()
-
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event.attempt, _MAY_READ)
         if attempt is None:
@@ -214,15 +208,6 @@ class Governor(Core):
         # A limit that has risen has room for a queued request, and so has a pace that is now another.
         may_go = moved > 0 or engine.prompts.pace is not None
         return tuple(dispatch(knowledge, now)) if may_go and knowledge.attempts.queued_count else ()
-
-    def _seen(self, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
-        return tuple(endings.seen(self._knowledge, event, now))
-
-    def _quota_seen(self, event: events.QuotaSeen, now: float) -> tuple[Decision, ...]:
-        engine = self._knowledge.engines.by_name.get(event.engine)
-        if engine is not None and engine.provider is not None:
-            engine.provider.account.seen(event.reading, now)
-        return ()
 
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
         engine = self._knowledge.engines.by_name.get(event.engine)
@@ -308,6 +293,24 @@ def _first_leg_heard(knowledge: Knowledge, event: events.FirstLegNews, now: floa
     if attempt is not None and attempt.state in _MAY_HAND_OVER:
         legs.heard(knowledge.engines, attempt, event, now)
     return tuple(dispatch(knowledge, now)) if knowledge.attempts.queued_count else ()
+
+
+def _withdrawn(knowledge: Knowledge, event: events.Withdrawn, _now: float) -> tuple[Decision, ...]:
+    for pool in knowledge.engines.routes.pools:
+        for fingerprint in event.fingerprints:
+            pool.appointments.withdraw(event.tenant, fingerprint)
+    return ()
+
+
+def _seen(knowledge: Knowledge, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
+    return tuple(endings.seen(knowledge, event, now))
+
+
+def _quota_seen(knowledge: Knowledge, event: events.QuotaSeen, now: float) -> tuple[Decision, ...]:
+    engine = knowledge.engines.by_name.get(event.engine)
+    if engine is not None and engine.provider is not None:
+        engine.provider.account.seen(event.reading, now)
+    return ()
 
 
 def _refuse_stranded(knowledge: Knowledge, now: float) -> list[Decision]:

@@ -91,14 +91,13 @@ class Attendance:
     those that were told here (`others` has those of the others, None without any). `here` is the part of the last few that was attended here.
     """
 
-    __slots__ = ("_expected", "_faded_at", "_kinds", "_open", "_tenants", "counts", "here", "others")
+    __slots__ = ("_faded_at", "_kinds", "_open", "_tenants", "counts", "here", "others")
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
         self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in ClientKind]
         self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in ClientKind]
         self._open = [0] * len(ClientKind)
-        self._expected = -1.0  # below 0 it is not known
         self.counts, self._faded_at = (0.0, 0.0), 0.0
         self.others: tuple[float, float] | None = None
         self.here = 1.0
@@ -108,7 +107,6 @@ class Attendance:
         keep = max(0.0, 1.0 - (now - self._faded_at) / LONGEST_HINT_S)
         self.counts, self._faded_at = (self.counts[0] * keep, self.counts[1] * keep), now
         self.others = (came, told)
-        self._expected = -1.0
 
     def visited(self, tenant: str, kind: int) -> None:
         """Learn that a client has come whom another replica told; that replica counts it as told."""
@@ -116,31 +114,23 @@ class Attendance:
             self.learn(tenant, kind, attended=True)
         else:
             self.counts = self.counts[0] + 1.0, self.counts[1]
-            self._expected = -1.0
 
     def opens(self, kind: int) -> None:
         """Count an appointment that is given to a client of this kind."""
         self._open[kind] += 1
-        self._expected = -1.0
 
     def closes(self, kind: int) -> None:
         """Count an appointment that is over, whatever became of it."""
         self._open[kind] -= 1
-        self._expected = -1.0
 
     def expected(self, lapsed: Sequence[int] = ()) -> float:
         """Return which part of the open appointments is expected to be attended, at any replica; `lapsed` kinds were not."""
-        if self._expected >= 0.0 and not lapsed:
-            return self._expected
         number, attended = 0, 0.0
         for kind, share in enumerate(self.shares(lapsed)):
             still_open = self._open[kind] - (lapsed.count(kind) if lapsed else 0)
             number += still_open
             attended += still_open * share
-        expected = attended / number if number > 0 else 1.0
-        if not lapsed:
-            self._expected = expected
-        return expected
+        return attended / number if number > 0 else 1.0
 
     def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
@@ -165,7 +155,6 @@ class Attendance:
 
     def learn(self, tenant: str, kind: int, *, attended: bool) -> None:
         """Learn what became of one appointment."""
-        self._expected = -1.0
         self._kinds[kind] = _with(self._kinds[kind], attended=attended)
         self.here += (attended - self.here) * _HERE_WEIGHT
         if self.others is not None:

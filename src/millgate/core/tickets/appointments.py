@@ -230,8 +230,6 @@ class Appointments:
         # How long after its hint the latest of the last few was back: a client that is later is not expected any more.
         self._latest_s = inf
         self._by_length = _ByLength()
-        # A refusal asks twice for one turn: where it would stand, and where it does.
-        self._turn_asked: tuple[TenantRecords | None, int, int] | None = None
         self.tenants = self.records = self.open = self.dropped = 0
 
     def keep_at_most(self, records: int) -> None:
@@ -270,10 +268,7 @@ class Appointments:
             order = order.without([self._slots.turn_key(slot) for slot in over])
             if own is not None:
                 own = own.without([slot for slot in over if self._slots.line[slot] is own])
-            turn = _turn(own, order, self._slots, age)
-        else:
-            turn = self._turn_of(own, age)
-        key = turn_key(turn, number)
+        key = turn_key(_turn(own, order, self._slots, age), number)
         ahead, weight = order.weighed_before(key)
         share = self.attendance.expected([self._slots.kind(slot) for slot in over])
         first = order.weights_before(key, most)
@@ -333,7 +328,7 @@ class Appointments:
         age = age_key(record.first_seen if record.lined_up_at is None else record.lined_up_at, number)
         turn, share, ends_at = 0, 1.0, record.known_until
         if record.due_at is not None:
-            turn = turn_key(record.turn or self._turn_of(line, age), number)
+            turn = turn_key(record.turn or _turn(line, self._order, self._slots, age), number)
             share = self.attendance.expected()
             ends_at = record.open_until
             if self.attendance.others is None:  # else it may be back at another replica
@@ -412,17 +407,7 @@ class Appointments:
         noted = islice(ends.upcoming(tick), FORGOTTEN_PER_EVENT)
         return list(dict.fromkeys([slot for slot in noted if slots.line[slot] and slots.ends[slot] <= tick]))
 
-    def _turn_of(self, own: TenantRecords | None, age: int) -> int:
-        """Return the turn of an appointment of this age in this line, as it was told just now where nothing has changed."""
-        asked = self._turn_asked
-        if asked is not None and asked[0] is own and asked[1] == age:
-            return asked[2]
-        turn = _turn(own, self._order, self._slots, age)
-        self._turn_asked = own, age, turn
-        return turn
-
     def _line_up(self, slot: int, line: TenantRecords, turn_key: int, age_key: int, work_s: float) -> None:
-        self._turn_asked = None
         line.add(age_key, slot)
         self._order.add(turn_key, slot, as_parts(work_s))
         self.open += 1
@@ -431,7 +416,6 @@ class Appointments:
         self._by_length.note(line.tenant, length - 1, length)
 
     def _close(self, slot: int, line: TenantRecords, turn_key: int, age_key: int) -> None:
-        self._turn_asked = None
         self.attendance.closes(self._slots.kind(slot))
         self._slots.close(slot)
         self._order.remove(turn_key)

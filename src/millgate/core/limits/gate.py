@@ -197,11 +197,13 @@ class EngineGate:
         self.prefill_tokens += metered_tokens
         self.unread_tokens += prefill_tokens
 
-    def prefilled(self, attempt: int) -> None:
-        """Give back the prefill share: the prompt has been read."""
+    def prefilled(self, attempt: int) -> bool:
+        """Give back the prefill share: the prompt has been read; return whether it had one."""
         permit = self._permits.get(attempt)
-        if permit is not None:
-            self._reads_no_more(permit)
+        if permit is None or not (permit.unread_tokens or permit.prefill_tokens):
+            return False
+        self._reads_no_more(permit)
+        return True
 
     def _reads_no_more(self, permit: _Share) -> None:
         self.prefill_tokens -= permit.prefill_tokens

@@ -376,10 +376,10 @@ class Engine:
         permit.reads_after(service.has_read(prompt_tokens))
 
     def read_unseen(self, permit: Permit, prompt_tokens: int, now: float) -> None:
-        """The prompt is believed to be read, as its answer will be seen only when it is whole."""
-        self.gate.prefilled(permit.attempt)
-        self.reading.interrupted(now)
-        self.service.has_read(prompt_tokens)
+        """The prompt is believed to be read, once, as its answer will be seen only when it is whole."""
+        if self.gate.prefilled(permit.attempt):
+            self.reading.interrupted(now)
+            self.service.has_read(prompt_tokens)
 
     def has_read(self, prompt_tokens: int) -> None:
         """Take note of a prompt that it has read."""

@@ -69,7 +69,7 @@ class StreamAnswer:
         "_flowing",
         "_head",
         "_heard_content",
-        "_null",
+        "_no_usage",
         "_owner",
         "_peeked",
         "_peeked_bytes",
@@ -90,7 +90,9 @@ class StreamAnswer:
         self._dialect = owner.dialect
         self._unfinished = owner.dialect.unfinished
         self._strip_usage = strip_usage
-        self._null = b""  # as this engine's events have it that are taken apart, the first ones among them
+        self._no_usage = (
+            b""  # as this engine's events have it that are taken apart, the first ones among them
+        )
         self._alone = alone
         self._ending = _NO_ENDING
         self._splitter = Splitter()
@@ -127,7 +129,7 @@ class StreamAnswer:
             # one before did, and that one's ending said that it does not end the answer.
             if data.endswith(self._ending) and data.find(b"\n") == len(data) - 2:
                 self.events += 1
-                self._write(data.replace(self._null, b"") if self._null else data)
+                self._write(data.replace(self._no_usage, b"") if self._no_usage else data)
                 return
             if data.endswith(b"\n\n"):
                 events = data.count(b"\n\n")
@@ -136,7 +138,7 @@ class StreamAnswer:
                         # How an event in one line ends, from the mark that it is not the last one on.
                         self._ending = data[data.rfind(self._unfinished) :]
                     self.events += events
-                    self._write(data.replace(self._null, b"") if self._null else data)
+                    self._write(data.replace(self._no_usage, b"") if self._no_usage else data)
                     return
         self._examine(data)
 
@@ -199,9 +201,9 @@ class StreamAnswer:
             heard = heard or not event.silent
             self._note(event)
             if self._strip_usage:
-                self._null = self._null or _null_in(piece)
+                self._no_usage = self._no_usage or _null_in(piece)
             if not (self._strip_usage and event.usage_only):
-                onward.append(piece.replace(self._null, b"") if self._null else piece)
+                onward.append(piece.replace(self._no_usage, b"") if self._no_usage else piece)
             if event.finish == "abort":
                 self._send(onward, heard=True)
                 self._break(FailureKind.ABORT, Sent.REQUEST)

@@ -90,9 +90,8 @@ class StreamAnswer:
         self._dialect = owner.dialect
         self._unfinished = owner.dialect.unfinished
         self._strip_usage = strip_usage
-        self._no_usage = (
-            b""  # as this engine's events have it that are taken apart, the first ones among them
-        )
+        # What stands for no usage in the events that are taken apart, the first ones among them.
+        self._no_usage = b""
         self._alone = alone
         self._ending = _NO_ENDING
         self._splitter = Splitter()

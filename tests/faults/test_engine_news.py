@@ -53,5 +53,6 @@ def test_the_banner_tries_a_model_that_the_engine_has(start: Starter) -> None:
 
     with FakeUpstream(on_scrape=tell) as engine:
         gate = start(engine.url)
+        until(lambda: told(gate, "serving"))  # a thread writes it
         (banner,) = told(gate, "serving")
         assert banner["model"] == "Qwen/Qwen2.5-0.5B"

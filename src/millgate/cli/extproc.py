@@ -1,6 +1,5 @@
 """`millgate extproc`: the gate behind Envoy, and the Envoy configuration that fits it."""
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -60,10 +59,7 @@ def extproc(
     if loaded.config.workers > 1:
         raise CommandError("workers: the external processor is one process: leave it out", ExitCode.USAGE)
     from millgate.cli.compose import serve_configuration
-    from millgate.cli.json_stderr import take_over
 
-    if not sys.stderr.isatty():
-        take_over()
     return serve.on_uvloop(
         serve_configuration(loaded, _announcer(loaded, as_json=as_json), load, behind_envoy=True)
     )

@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from millgate.cli.exits import EXIT_CODES_HELP, CommandError, ExitCode, missing_extra
-from millgate.cli.output import print_error, print_line, speaks_json
+from millgate.cli.output import is_unread_server, print_error, print_line, speaks_json
 from millgate.config.problems import ConfigError
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
@@ -145,7 +145,7 @@ def run() -> NoReturn:
         # A locale without letters (LC_ALL=C, a code page of Windows) ends no command; what is not for a terminal is UTF-8.
         sys.stdout.reconfigure(encoding=None if sys.stdout.isatty() else "utf-8", errors="backslashreplace")
     arguments = sys.argv[1:]
-    if speaks_json(arguments):
+    if is_unread_server(arguments):
         from millgate.cli.json_stderr import take_over
 
         take_over()

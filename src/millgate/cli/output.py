@@ -10,7 +10,7 @@ from millgate.cli.exits import CommandError, ExitCode
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SERVERS = frozenset({"serve", "run", "engine"})
+_SERVERS = frozenset({"serve", "run", "engine", "extproc"})
 PLAIN_WIDTH = 160
 """Of what goes to a file or a pipe, where no terminal says how wide it is."""
 
@@ -35,9 +35,15 @@ def print_json(value: Any) -> None:
     print_line(msgspec.json.encode(value).decode())
 
 
+def is_unread_server(arguments: Sequence[str]) -> bool:
+    """Return whether this command line is a server's, and no terminal reads its stderr."""
+    is_server = bool(arguments) and arguments[0] in _SERVERS and "envoy-config" not in arguments
+    return is_server and not sys.stderr.isatty()
+
+
 def speaks_json(arguments: Sequence[str]) -> bool:
-    """Return whether this command line is a server's, and no terminal reads its stderr: every line is JSON then."""
-    return bool(arguments) and arguments[0] in _SERVERS and not sys.stderr.isatty()
+    """Return whether what ends this command line is said in JSON: a server's, but for the external processor's, where no terminal reads it."""
+    return is_unread_server(arguments) and arguments[0] != "extproc"
 
 
 def print_error(message: str, *, as_json: bool = False) -> None:

@@ -71,6 +71,7 @@ def start(engine: Engine, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_the_banner_comes_once_and_every_worker_has_the_port_that_was_free(gate: Gate) -> None:
+    until(lambda: gate.events("serving"))  # a thread writes it
     banners = gate.events("serving")
     assert [banner["workers"] for banner in banners] == [2]
     assert len(gate.processes()) == 2

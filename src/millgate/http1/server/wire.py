@@ -15,7 +15,7 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _TOLD_BYTES: Final = 128
 _ACKNOWLEDGED: Final = 120
 """Where `tcpi_bytes_acked` begins in the first 128 bytes of Linux's `tcp_info` (since 4.1)."""
-_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None)
+_TCP_INFO: Final[int] = getattr(socket, "TCP_INFO", 0)
 
 
 class Wire:
@@ -50,7 +50,7 @@ class Wire:
             return 0
         sock, told = self._transport.get_extra_info("socket"), b""
         try:
-            if sock is not None and _TCP_INFO is not None:
+            if sock is not None and _TCP_INFO:
                 told = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TOLD_BYTES)
         except OSError:  # it is closed, and that has yet to be told
             return 0

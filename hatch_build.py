@@ -93,20 +93,16 @@ def portable_tag(built: list[Path]) -> str:
     Empty where that cannot be told: no Linux, no objdump, another libc, or a library beside glibc's own. The tag is then this machine's
     own (`linux_x86_64`, which no package index takes, or `macosx_...`).
     """
-    if (
-        sys.platform != "linux"
-    ):  # a Mac's objdump names no library of glibc, and no installer there takes a wheel for Linux
+    # A Mac's objdump names no library of glibc, and no installer there takes a wheel for Linux.
+    if sys.platform != "linux":
         return ""
     asked: list[tuple[int, ...]] = [OLDEST_GLIBC]
     for path in built:
         if shutil.which("objdump") is None:
             return ""
         read = subprocess.run(["objdump", "-p", path], capture_output=True, text=True, check=False)  # noqa: S607
-        needed = {
-            library
-            for library in re.findall(r"NEEDED +(\S+)", read.stdout)
-            if not library.startswith("ld-linux")
-        }
+        named = re.findall(r"NEEDED +(\S+)", read.stdout)
+        needed = {library for library in named if not library.startswith("ld-linux")}
         if read.returncode != 0 or needed - GLIBC:
             return ""
         if set(re.findall(r"\bGLIBC_([A-Z]\w*)", read.stdout)):

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -148,14 +148,15 @@ def test_a_page_with_a_wrong_base_address_reads_which_path_is_meant() -> None:
     run(test())
 
 
-def test_a_page_may_read_why_the_server_did_not_take_its_request_and_is_allowed_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_may_read_why_the_server_did_not_take_its_request_and_is_allowed_once() -> None:
+    def fault_of_ours(*_asked: object) -> NoReturn:
+        raise RuntimeError("a fault of our own")
+
     async def test() -> None:
         async with gating(door=door(), server=ServerLimits(body_bytes=1000)) as stand:
             refused = await stand.ask(chat(user="x" * 2000), origin=PAGE)
             assert (refused.status, allowed(refused)) == (413, PAGE)
-            monkeypatch.setattr(stand.gateway.door, "take", None)
+            stand.gateway.door.make_attempt = fault_of_ours
             faults: list[dict[str, Any]] = []
             asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
             client = await stand.client()

@@ -19,7 +19,7 @@ from millgate.http1.client.contract import AnswerHead, Ear, Receiver
 from millgate.http1.client.reader import AnswerReader
 from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
-from millgate.http1.wire.outbox import Outbox
+from millgate.http1.wire.outbox import Addressee, Outbox
 from millgate.sockets.listening import notice_silence
 
 FAULTY: Final = 500
@@ -227,7 +227,7 @@ class UpstreamCall:
         return receiver
 
 
-class UpstreamConnection:
+class UpstreamConnection(Addressee):
     """Sends a request in one write and hands over its answer, one `on_data` per read.
 
     It is made for one call, `first`, and then serves others. An `asyncio.Protocol` by its methods alone, so that it can

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millgate.http1.server.limits import ServerLimits
-from millgate.http1.wire.outbox import Outbox
+from millgate.http1.wire.outbox import Addressee, Outbox
 from millgate.sockets.listening import UNHEARD_S, notice_silence
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
@@ -18,7 +18,7 @@ _ACKNOWLEDGED: Final = 120
 _TCP_INFO: Final[int] = getattr(socket, "TCP_INFO", 0)
 
 
-class Wire:
+class Wire(Addressee):
     """Writes to a transport from the time that it is there until it is lost; nowhere before and after."""
 
     __slots__ = ("_deaf", "_outbox", "_transport")

@@ -13,6 +13,7 @@ from millgate.http1.client import AnswerHead
 from millgate.http1.client.request_ids import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
+from millgate.runtime.driver import DecisionListener
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import HttpDesk, Telling
@@ -80,7 +81,7 @@ def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
     return asks and dialect.answer_kinds == _SAYS_USAGE
 
 
-class HttpAttempt(CallHolder):
+class HttpAttempt(CallHolder, DecisionListener):
     """Listens to the driver for one exchange and owns its answer.
 
     It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).

@@ -102,7 +102,7 @@ def test_a_llama_server_is_left_alone_until_it_has_looked_for_clients_that_have_
 
 
 def test_a_llama_server_is_left_alone_for_more_than_a_second_between_any_two_readings() -> None:
-    """Whoever left while others were answered is noticed when these have ended: nobody leaves then, after whom it would be left alone."""
+    """It notices a client that left while others were answered in a second without a reading: no later hang-up asks the gate for such a one."""
 
     async def body() -> None:
         page = b"llamacpp:requests_processing 0\nllamacpp:requests_deferred 0\n"

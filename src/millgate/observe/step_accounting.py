@@ -217,7 +217,7 @@ class StepAccounting(StepObserver):
     def _close(self, now: float, arrival: Kept, final: Ended | Yield, trace: str | None) -> None:
         """Write the line of an attempt that is over; who is refused may have been with an engine that failed it, and have a name from there."""
         if self._log is not None:
-            number: Any = final[0]
+            number = number_of(final)
             upstream_id = self._given_upstream.pop(number, None) if self._given_upstream else None
             admit, given = self._admit_of(number, arrival), self._given_to(number)
             self._log.add(now, _facts(arrival), admit, final, given, upstream_id, trace)

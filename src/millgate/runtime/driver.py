@@ -7,7 +7,7 @@ the clock and the timer. What matters:
   within the same call stack). They join the one queue and are handled after the present step.
 - *One timer.* The core says when it wants to be woken; the timer is replaced only when that moves earlier. A timer
   that fires early finds nothing due and is set again. With a timer per attempt the loop's heap would churn. What is due and
-  awaited by nobody, as where nothing is queued, is made up for before the next event or question: a wake costs 7,000 instructions.
+  not awaited, as where nothing is queued, is made up for before the next event or question: a wake costs 7,000 instructions.
 - *Listeners and observers cannot break it.* Their exceptions go to the loop's handler and the queue moves on; a gate that
   stopped deciding because one connection misbehaved would hold every other client for ever.
 """

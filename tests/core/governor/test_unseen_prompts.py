@@ -1,4 +1,4 @@
-"""Prompts of whole answers, of which nobody sees when they have been read."""
+"""Prompts of whole answers: no event says when an engine has read one."""
 
 from core.world import governor, steady_prior
 from millgate.core.events import Arrived, Finished, Released, Tick

@@ -9,7 +9,7 @@ from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 
 
 class Core(Protocol):
-    """The seven verbs of a governor (design section 4)."""
+    """The verbs of a governor (design section 4)."""
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Take one event and return what is decided."""

@@ -256,6 +256,25 @@ def test_what_nothing_awaits_is_made_up_for_before_the_next_event_and_sets_no_ti
     asyncio.run(body())
 
 
+def test_an_event_outlasts_a_core_that_fails_on_what_was_due_before_it() -> None:
+    async def body() -> None:
+        core = ScriptedCore()
+        driver = Driver(core, MonotonicClock(), asyncio.get_running_loop())
+
+        def fail(_: Any) -> tuple[Decision, ...]:
+            core.depth = 0
+            raise ZeroDivisionError
+
+        core.script[Tick], core.awaited, core.wake = fail, False, MonotonicClock.now()
+        driver.post(Released(1))
+        with pytest.raises(ZeroDivisionError):
+            driver.post(Released(2))
+        driver.post(Released(3))
+        assert core.handled[-2:] == [Released(3), Released(2)]
+
+    asyncio.run(body())
+
+
 def test_what_nothing_awaits_is_made_up_for_before_a_question() -> None:
     def test(core: ScriptedCore, driver: Driver) -> None:
         core.awaited, core.wake = False, MonotonicClock.now()

@@ -139,6 +139,7 @@ class Driver:
         """Take this event, before it what is due, and after it what was posted meanwhile."""
         events, now = self._events, self._now()
         self._stepping = True
+        untaken = event
         try:
             if self.before_step is not None and (ended := self.before_step()) is not None:
                 self._step(ended, now)
@@ -149,10 +150,13 @@ class Driver:
                 wake = self._governor.next_wake()
                 self._due_at = inf if wake is None or wake <= due_at else wake
             if event is not None:
+                untaken = None
                 self._step(event, now)
             while events:
                 self._step(events.popleft(), self._now())
         finally:
+            if untaken is not None:
+                events.appendleft(untaken)  # the core has failed on what was due, and has this still to come
             self._stepping = False
             self._look_ahead()
 

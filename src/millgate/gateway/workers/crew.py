@@ -65,6 +65,8 @@ class Crew:
         self._on_reloaded = on_reloaded
         self._on_end = on_end
         self._workers: list[WorkerProcess] = []
+        self._beginning: set[int] = set()
+        """Slots whose worker has no process yet, or one that is not listed yet."""
         self._numbers = 0
         self._grace_s = 0.0
         self._recipe = plan.recipe
@@ -84,6 +86,11 @@ class Crew:
     def serving(self) -> list[WorkerProcess]:
         """Those that are ready and not leaving, by slot."""
         return sorted((each for each in self._workers if each.serves), key=lambda each: each.slot)
+
+    def fills(self, slot: int) -> bool:
+        """Return whether a worker that is to stay has this slot, from the moment when its start was asked for."""
+        has_one = any(worker.slot == slot and not worker.is_leaving for worker in self._workers)
+        return has_one or slot in self._beginning
 
     async def open(self) -> None:
         """Serve the store to workers that are started from now on."""
@@ -105,10 +112,13 @@ class Crew:
         )
         reloads = self._reloads
         worker = WorkerProcess(start, self._hear, self._ended)
+        self._beginning.add(slot)
         try:
             await worker.begin()
         except OSError as error:
             raise WorkerFailedError(f"no process can be started: {error.strerror}", 1) from None
+        finally:
+            self._beginning.discard(slot)
         self._workers.append(worker)
         kept = [(answer_id, *keeper) for answer_id, keeper in self._kept]
         for at in range(0, len(kept), _MOST_ROWS):

@@ -93,9 +93,10 @@ class WorkerProcess:
                 | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self.process_id = process.pid
-        self._watch = self._loop.create_task(self._await_end(process))
         await self._loop.create_unix_connection(lambda: self._channel, sock=ours)
         self.tell(WorkerVerb.START, encode(self._start))
+        # At the end, for the crew learns of no end before it has listed the worker.
+        self._watch = self._loop.create_task(self._await_end(process))
 
     def tell(self, verb: WorkerVerb, content: bytes) -> None:
         """Give an order that has no answer; nothing where the process has ended."""

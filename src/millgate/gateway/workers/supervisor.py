@@ -109,8 +109,8 @@ class Supervisor:
         if worker.ready_at and not worker.is_leaving and not self.is_leaving:
             self._log.error("worker died", worker=worker.number, code=worker.code, process=worker.process_id)
             self._judge_death(self._loop.time() - worker.ready_at)
-            if all(other.slot != worker.slot or other.is_leaving for other in self.crew.all):
-                self._spawn(self._revive(worker.slot))  # else its replacement is being started
+            if not self.crew.fills(worker.slot):  # its replacement may be being started
+                self._spawn(self._revive(worker.slot))
 
     def _judge_death(self, lived_s: float) -> None:
         self._quick_deaths = self._quick_deaths + 1 if lived_s < QUICK_S else 1

@@ -12,9 +12,10 @@ from faults.talk import chat
 _OWN_CONNECTIONS = 2
 
 MOST_GROWTH = 0.05
-"""Memory may end 5 % above where it began, beyond what malloc keeps of one largest body for the next."""
+"""Memory may end 5 % above where it began, beyond what malloc keeps for the next large body."""
 
-KEPT_BYTES = 4 * 1024 * 1024
+KEPT_BYTES = 2 * 4 * 1024 * 1024
+"""glibc gives nothing back before twice the largest block that it has freed is free at the heap's end (mallopt(3))."""
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,6 +18,7 @@ import pytest
 import trustme
 from lab.upstream import FakeUpstream, ScriptedConnection, answers
 
+from egress_proxy import EgressProxy
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import Answer, chat, request
@@ -24,6 +26,7 @@ from faults.talk import Answer, chat, request
 KEY = "mgk_PLANTED-client-key-0123456789"
 STALE_KEY = "mgk_PLANTED-stale-key-0123456789"
 ENGINE_KEY = "sk-PLANTED-engine-key"
+PROXY_LOGIN = "PLANTED-user:PLANTED-password"
 ADMIN_TOKEN = "PLANTED-admin-token"
 PROMPT = "PLANTED prompt of somebody"
 TOOL = "PLANTED_tool_name"
@@ -38,6 +41,7 @@ CONFIG = f"""engines:
   - url: URL
     name: engine
     api_key_env: ENGINE_KEY
+    proxy_env: EGRESS_PROXY
 lanes: [{{name: interactive, ttft_slo: 1h}}]
 tenants:
   - name: alice
@@ -58,13 +62,23 @@ async def break_off(line: ScriptedConnection) -> None:
 
 
 @pytest.fixture
-def gate(start: Starter, upstream: FakeUpstream) -> GateProcess:
-    environ = {"ENGINE_KEY": ENGINE_KEY, "MILLGATE_ADMIN_TOKEN": ADMIN_TOKEN}
-    return start(config=CONFIG.replace("URL", upstream.url), environ=environ)
+def proxy(upstream: FakeUpstream) -> Iterator[EgressProxy]:
+    with EgressProxy({urlsplit(upstream.url).netloc: upstream.port}, PROXY_LOGIN) as proxy:
+        yield proxy
+
+
+def environ_of(proxy: EgressProxy) -> dict[str, str]:
+    way = f"http://{PROXY_LOGIN}@127.0.0.1:{proxy.port}"
+    return {"ENGINE_KEY": ENGINE_KEY, "MILLGATE_ADMIN_TOKEN": ADMIN_TOKEN, "EGRESS_PROXY": way}
+
+
+@pytest.fixture
+def gate(start: Starter, upstream: FakeUpstream, proxy: EgressProxy) -> GateProcess:
+    return start(config=CONFIG.replace("URL", upstream.url), environ=environ_of(proxy))
 
 
 def test_row_28_a_whole_session_prints_and_shows_no_secret_and_no_prompt(
-    gate: GateProcess, upstream: FakeUpstream, tmp_path: Path
+    gate: GateProcess, upstream: FakeUpstream, proxy: EgressProxy, tmp_path: Path
 ) -> None:
     seen: list[str] = []
     good = (f"Authorization: Bearer {KEY}",)
@@ -98,9 +112,12 @@ def test_row_28_a_whole_session_prints_and_shows_no_secret_and_no_prompt(
     for script in (crash, break_off):
         upstream.script = script
         ask(chat(PROMPT, stream=script is break_off), *good)
+    proxy.login = "another"
+    proxy.on_loop(proxy.cut)
+    until(lambda: "it answers 407: its user or password is missing or wrong" in gate.errors())
     gate.ended()
     reload_wrongly(gate, upstream, tmp_path)
-    printed = [gate.errors(), *seen, *admin_pages(gate), *commands(gate, tmp_path)]
+    printed = [gate.errors(), *seen, *admin_pages(gate), *commands(gate, environ_of(proxy), tmp_path)]
     gate.process.send_signal(signal.SIGTERM)
     gate.process.wait()
     printed.append(gate.errors())
@@ -119,6 +136,7 @@ def reload_wrongly(gate: GateProcess, upstream: FakeUpstream, directory: Path) -
     wrong = (
         good.replace(HASH, PASTED),
         good.replace("    api_key_env: ENGINE_KEY", f"    api_key: {PASTED}"),
+        good.replace("proxy_env: EGRESS_PROXY", f"proxy: http://user:{PASTED}@127.0.0.1:1"),
         good.replace(upstream.url, f"http://user:{PASTED}@127.0.0.1:1"),
         good + f"admin: {{token: {PASTED}}}\n",
         good + f"listen: {{tls: {{cert: {garbage}, key: {garbage}}}}}\n",
@@ -139,7 +157,7 @@ def admin_pages(gate: GateProcess) -> list[str]:
     return pages
 
 
-def commands(gate: GateProcess, directory: Path) -> list[str]:
+def commands(gate: GateProcess, environ: dict[str, str], directory: Path) -> list[str]:
     """Run what operators run on the same files."""
     body = directory / "request.json"
     body.write_bytes(chat(PROMPT))
@@ -153,13 +171,12 @@ def commands(gate: GateProcess, directory: Path) -> list[str]:
         ["explain", str(body), "--config", config, "--admin", admin, "--json"],
         ["check", config, "--set", f"engines.0.api_key={PASTED}"],
     ):
-        environ = {**os.environ, "ENGINE_KEY": ENGINE_KEY, "MILLGATE_ADMIN_TOKEN": ADMIN_TOKEN}
         run = subprocess.run(
             [sys.executable, "-m", "millgate", *arguments],
             capture_output=True,
             text=True,
             check=False,
-            env=environ,
+            env={**os.environ, **environ},
         )
         assert run.returncode == (2 if arguments[-1].startswith("engines") else 0), run.stderr
         told.append(run.stdout + run.stderr)

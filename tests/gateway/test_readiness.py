@@ -156,7 +156,7 @@ def test_a_provider_whose_breaker_is_open_is_named_and_told_and_keeps_no_gate_aw
             assert live.page_model.verdict().text == "Engines fail requests; 83 % failed on engines"
             await until(lambda: gateway.fleet.standings[0].stance is Stance.UP)
             turns = [(each.stance, each.why) for each in told if not each.failing]
-            why = "requests failed and its breaker is open: single requests try it"
+            why = "requests failed and its breaker is open: single requests try it; the last failure: status 500"
             assert turns == [(Stance.DOWN, why), (Stance.UP, "")]
 
     run(story())

@@ -30,7 +30,7 @@ from millgate.gateway import (
     serve,
 )
 from millgate.gateway.serve import ProcessEnding
-from millgate.http1.client import UpstreamSettings
+from millgate.http1.client import Proxy, UpstreamSettings
 from millgate.http1.server import ServerLimits
 from millgate.observe.observers import ObserverSettings
 from millgate.observe.tracing import TracingSettings
@@ -190,6 +190,7 @@ def _models(engine: EngineConfig) -> tuple[str, ...]:
 def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
     engine = loaded.config.engines[index]
     files, api_key = engine.tls, loaded.engine_keys.get(engine.name)
+    proxy = loaded.engine_proxies.get(engine.name)
     try:
         address = EngineAddress.from_url(
             engine.name,
@@ -204,6 +205,7 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             kv_lease_s=engine.kv_lease,
             bootstrap_port=engine.meeting_port,
             models=_models(engine),
+            proxy=None if proxy is None else Proxy.from_url(proxy.get_secret_value()),
         )
     except TlsError as error:
         raise _tls_problem(loaded, ("engines", index, "tls"), error) from None

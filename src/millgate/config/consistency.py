@@ -1,7 +1,7 @@
 """What only the whole configuration can tell: names that point nowhere, doors left open, secrets that are missing."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Final, NamedTuple
 from urllib.parse import unquote
@@ -12,7 +12,7 @@ from millgate.config.cluster import check_store
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
 from millgate.config.units import format_duration
-from millgate.config.values import is_loopback
+from millgate.config.values import is_loopback, is_proxy
 
 _LONGEST_SECRET = 4096
 _MOST_PORT: Final = 65_535
@@ -136,23 +136,29 @@ class SecretsReader:
 
     def engine_keys(self) -> dict[str, SecretStr]:
         """Return the engines' credentials by engine; ConfigError for one that is not there or cannot be a header."""
-        keys, problems = {}, []
+        return self._of_engines("api_key_env", _unfit)
+
+    def engine_proxies(self) -> dict[str, SecretStr]:
+        """Return the addresses of the engines' proxies by engine, credentials included; ConfigError for one that is not there or is none."""
+        written = {each.name: SecretStr(each.proxy) for each in self._config.engines if each.proxy}
+        return written | self._of_engines("proxy_env", _no_proxy)
+
+    def _of_engines(self, field: str, fault_of: Callable[[str, str], str]) -> dict[str, SecretStr]:
+        """Return the secrets in the variables that this setting of engines names; `fault_of` says what is wrong with one."""
+        secrets, problems = {}, []
         for index, engine in enumerate(self._config.engines):
-            if engine.api_key_env is None:
+            variable = getattr(engine, field)
+            value = self._environ.get(variable, "")
+            if variable is None:
                 continue
-            path: SettingPath = ("engines", index, "api_key_env")
-            value = self._environ.get(engine.api_key_env, "")
-            if not value:
-                problems.append(
-                    self._problem(path, f"the environment variable {engine.api_key_env} is not set")
-                )
-            elif message := _unfit(engine.api_key_env, value):
-                problems.append(self._problem(path, message))
+            fault = fault_of(variable, value) if value else f"the environment variable {variable} is not set"
+            if fault:
+                problems.append(self._problem(("engines", index, field), fault))
             else:
-                keys[engine.name] = SecretStr(value.strip())
+                secrets[engine.name] = SecretStr(value.strip())
         if problems:
             raise ConfigError(*problems)
-        return keys
+        return secrets
 
     def _problem(self, path: SettingPath, message: str) -> Problem:
         return Problem(_place(path, self._places), path, message)
@@ -162,6 +168,12 @@ def _unfit(variable: str, secret: str) -> str:
     """Say that this variable's secret cannot stand in a header; nothing where it can."""
     fits = secret.isascii() and secret.isprintable() and len(secret) <= _LONGEST_SECRET
     return "" if fits else f"the environment variable {variable} holds what cannot stand in a header"
+
+
+def _no_proxy(variable: str, url: str) -> str:
+    """Say that this variable holds no proxy; nothing where it does."""
+    fits = is_proxy(url.strip())
+    return "" if fits else f"the environment variable {variable} must hold http://[user:password@]host:port"
 
 
 def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:

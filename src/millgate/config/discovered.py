@@ -7,7 +7,8 @@ from urllib.parse import SplitResult, urlsplit
 from millgate.config.callers import EngineTlsConfig
 from millgate.config.load import Loaded
 from millgate.config.problems import SettingPath, ValueOrigin
-from millgate.config.schema import MAX_ENGINES, EngineConfig, name_of_url
+from millgate.config.schema import MAX_ENGINES, EngineConfig
+from millgate.config.values import name_of_url
 
 
 class _Found(NamedTuple):

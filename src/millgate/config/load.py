@@ -73,6 +73,8 @@ class Loaded(NamedTuple):
     ticket_secret: SecretStr | None = None
     store: StoreSecrets | None = None
     trace_headers: Mapping[str, SecretStr] = {}
+    engine_proxies: Mapping[str, SecretStr] = {}
+    """Addresses of the engines' proxies, by engine."""
     sources: ConfigSources | None = None
     engines_stamp: FileStamp | None = None
     """The state of `discovery.file` that was read; None without such a file."""
@@ -128,6 +130,7 @@ def validated(document: Document, environ: Mapping[str, str] | None = None) -> L
         secrets.ticket_secret(),
         secrets.store(),
         secrets.trace_headers(),
+        secrets.engine_proxies(),
     )
 
 

@@ -4,7 +4,6 @@ The reference page (docs/reference/config.md) and the JSON Schema are generated 
 every "did you mean". The classes hold plain data: seconds, bytes and counts, already converted.
 """
 
-import re
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -33,12 +32,14 @@ from millgate.config.values import (
     Network,
     Number,
     Port,
+    ProxyUrl,
     RequestPath,
     Section,
     Size,
     Url,
     VariableName,
     is_address,
+    name_of_url,
 )
 
 MAX_ENGINES = 64
@@ -156,6 +157,16 @@ class EngineConfig(Section):
     tls: EngineTlsConfig | None = Field(
         default=None,
         description="How a `https` engine is verified and what it is shown. Default: as the system does.",
+    )
+    proxy: ProxyUrl | None = Field(
+        default=None,
+        description="HTTP proxy that every connection to it goes through, by CONNECT: `http://host:port`. The proxy looks the host of `url` up. Default: "
+        "none. `HTTPS_PROXY` and its like count only where `proxy_env` names them.",
+    )
+    proxy_env: VariableName | None = Field(
+        default=None,
+        description="Name of the environment variable, such as `HTTPS_PROXY`, that holds the address of its proxy, in place of `proxy`; it may carry "
+        "credentials: `http://user:password@host:port`.",
     )
     max_inflight: Count | None = Field(
         default=None,
@@ -300,13 +311,9 @@ class EngineConfig(Section):
             raise ValueError("`discover` looks a name up, and `url` holds an address")
         if self.discover is not None and self.account is not None:
             raise ValueError("`discover` finds several engines, and `account` is of one: give one of the two")
+        if (self.discover, self.proxy, self.proxy_env).count(None) < 2:
+            raise ValueError("`discover`, `proxy` and `proxy_env` each say how its host is found: give one")
         return self
-
-
-def name_of_url(url: str) -> str:
-    """Return the name of an engine that has none of its own: `host:port` of its address, as far as names allow."""
-    address = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
-    return re.sub(r"[^A-Za-z0-9._:-]", "", address)[:64].lstrip(".:-") or "engine"
 
 
 class LimitsConfig(Section):

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from millgate.config import units
 
+_PROXY = re.compile(r"http://(?:[!-~]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})/?")
 # What can stand in a request line; a name in another alphabet is written in Punycode.
 _PLAIN = re.compile(r"[!-~]+")
 _NO_MOMENT = "must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
@@ -37,6 +38,27 @@ def check_url(url: str) -> str:
     if port == 0:
         raise ValueError(f"{url!r} has no valid port: it must be within 1..65535")
     return url
+
+
+def is_proxy(url: str) -> bool:
+    """Return whether this is `http://[user:password@]host:port`."""
+    found = _PROXY.fullmatch(url)
+    return found is not None and 0 < int(found[1]) < 65_536
+
+
+def check_proxy(url: str) -> str:
+    """Return the address of a proxy without credentials; ValueError says what is wrong and repeats none of it."""
+    if "@" in url:
+        raise ValueError("carries credentials: put it into the variable that `proxy_env` names")
+    if not is_proxy(url):
+        raise ValueError("must be http://host:port, of a proxy that is asked by CONNECT")
+    return url
+
+
+def name_of_url(url: str) -> str:
+    """Return the name of an engine that has none of its own: `host:port` of its address, as far as names allow."""
+    address = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
+    return re.sub(r"[^A-Za-z0-9._:-]", "", address)[:64].lstrip(".:-") or "engine"
 
 
 Duration = Annotated[
@@ -136,6 +158,7 @@ def _word_of(value: object) -> object:
 YesOrNo = Annotated[Literal["yes", "no"], BeforeValidator(_word_of)]
 IgnoredHangups = Annotated[Literal["auto", "yes", "no", "whole"], BeforeValidator(_word_of)]
 Url = Annotated[str, AfterValidator(check_url)]
+ProxyUrl = Annotated[str, AfterValidator(check_proxy)]
 Host = Annotated[str, Field(min_length=1), AfterValidator(_without_brackets)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]

@@ -16,9 +16,7 @@ from millgate.servers.http.door import ask_by_head
 from millgate.servers.requests.routes import EngineRoute
 from millgate.sockets.addresses import resolve
 
-_NO_TLS: Final = (
-    "Envoy speaks plain HTTP to engines that the external processor names: {} has an https address"
-)
+_NO_TLS: Final = "Envoy speaks plain HTTP to engines that the external processor names, and asks no proxy: {} has an https address or a proxy"
 
 
 class ExtprocDoor:
@@ -98,7 +96,7 @@ class ExtprocDoor:
 
 async def _resolved(engine: EngineAddress) -> str:
     """Return `IP:port`, which is all that Envoy's ORIGINAL_DST cluster takes."""
-    if engine.ssl is not None:
+    if engine.ssl is not None or engine.proxy is not None:
         raise OSError(_NO_TLS.format(engine.name))
     try:
         host = (await resolve(engine.host))[0]

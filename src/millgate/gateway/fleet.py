@@ -245,10 +245,9 @@ def _credential(address: EngineAddress) -> bytes | None:
 
 
 def _pool(address: EngineAddress, settings: UpstreamSettings, look_up: Resolve = resolve) -> UpstreamPool:
-    ssl, server_name = address.ssl, address.server_name
-    return UpstreamPool(
-        address.host, address.port, settings=settings, ssl=ssl, server_name=server_name, look_up=look_up
-    )
+    place, ssl, proxy = (address.host, address.port), address.ssl, address.proxy
+    name = address.server_name
+    return UpstreamPool(*place, settings=settings, ssl=ssl, server_name=name, look_up=look_up, proxy=proxy)
 
 
 async def answers(address: EngineAddress, within_s: float = 2.0) -> bool:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from millgate.core.settings import KV_LEASE_S
 from millgate.gateway.tls import TlsFiles, engine_context
-from millgate.http1.client import UpstreamSettings
+from millgate.http1.client import Proxy, UpstreamSettings
 from millgate.http1.server import ServerLimits
 from millgate.observe.observers import ObserverSettings
 from millgate.runtime.callers import CallerSettings
@@ -28,7 +28,8 @@ class EngineAddress:
     provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes while the
     gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty `host` is a name that
     nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`,
-    or both get it at `bootstrap_port` at once (SGLang). `models` are those that it is named for, none where it takes any.
+    or both get it at `bootstrap_port` at once (SGLang). `models` are those that it is named for, none where it takes any. With a `proxy`
+    every connection to it goes through that.
     """
 
     name: str
@@ -45,12 +46,13 @@ class EngineAddress:
     kv_lease_s: float = KV_LEASE_S
     bootstrap_port: int | None = None
     models: tuple[str, ...] = ()
+    proxy: Proxy | None = None
 
     @property
-    def place(self) -> tuple[str, int, str, bool, str | None, str | None, bool]:
-        """Return what makes it the same server: its credentials and certificates may change."""
-        is_secure = self.ssl is not None
-        return self.host, self.port, self.base_path, is_secure, self.health, self.metrics, self.metered
+    def place(self) -> tuple[object, ...]:
+        """Return what makes it the same server, and the same way there: its credentials and certificates may change."""
+        place = self.host, self.port, self.base_path, self.ssl is not None, self.proxy
+        return *place, self.health, self.metrics, self.metered
 
     @property
     def gauges(self) -> tuple[int, bytes]:

@@ -103,9 +103,14 @@ class EngineHealth:
 
     def failing(self, now: float) -> str:
         """Return in words that request after request fails at an engine that is up, for some time after the last one."""
-        if self._in_a_row < self.settings.failures or now - self._failed_at[-1] > _TOLD_FOR_S:
-            return ""
-        return f"{self._in_a_row} requests in a row failed: {self._failed_why}"
+        why = self.last_failure(now)
+        is_failing = why and self._in_a_row >= self.settings.failures
+        return f"{self._in_a_row} requests in a row failed: {why}" if is_failing else ""
+
+    def last_failure(self, now: float) -> str:
+        """Return why a request failed last, for some time after it; empty where one has been answered since."""
+        is_told = self._failed_at and now - self._failed_at[-1] <= _TOLD_FOR_S
+        return self._failed_why if is_told else ""
 
     def complains(self, now: float) -> bool:
         """Whether it has answered a request with a status that may be its fault, so lately that it counts."""

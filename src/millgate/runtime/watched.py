@@ -67,7 +67,9 @@ class HealthCheck(Ear):
         """How the engine stands, for people."""
         health = self.health
         if self._was_shut:
-            return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, _SHUT)
+            why = health.last_failure(self._now())
+            told = f"{_SHUT}; the last failure: {why}" if why else _SHUT
+            return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, told)
         since = max(health.since, self._shut_changed_at)
         return EngineStanding(self.engine, health.stance, since, health.why, health.failing(self._now()))
 

@@ -11,13 +11,19 @@ from typing import Any
 from millgate.http1.client.connection import UpstreamCall
 
 
+def reason_of(error: BaseException) -> str:
+    """Return in words why there is no connection."""
+    late = isinstance(error, asyncio.CancelledError)
+    return "no answer in time" if late else str(error) or type(error).__name__
+
+
 class Connecting:
     """Drives the loop's own coroutine for `call`, to be given up at `by`; `failed` hears why there is no connection.
 
     `failed` is never called before `start` has returned, and neither after `stop`.
     """
 
-    __slots__ = ("_awaited", "_coroutine", "_failed", "_started", "_stopped", "by", "call")
+    __slots__ = ("_awaited", "_coroutine", "_failed", "_late", "_started", "_stopped", "by", "call")
 
     def __init__(
         self,
@@ -32,7 +38,7 @@ class Connecting:
         self._failed = failed
         self._awaited: asyncio.Future[Any] | None = None
         self._started = False
-        self._stopped = False
+        self._stopped = self._late = False
 
     def start(self) -> None:
         """Take the first step now."""
@@ -42,6 +48,11 @@ class Connecting:
     def stop(self) -> None:
         """Give it up as a task is given up: what it waits for is cancelled, and it closes what it has opened."""
         self._stopped = True
+        self.expire()
+
+    def expire(self) -> None:
+        """Have it fail for its time, in its own words: whatever it waits for is cancelled."""
+        self._late = True
         if self._awaited is not None:
             self._awaited.cancel()
 
@@ -53,7 +64,7 @@ class Connecting:
             self._awaited = None
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a name that cannot be one is no OSError
             self._awaited = None
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error)
             if self._started:
                 self._end(reason)
             else:
@@ -63,6 +74,8 @@ class Connecting:
                 asyncio.get_running_loop().call_soon(self._step)
             else:
                 awaited.add_done_callback(self._step)
+                if self._late:
+                    awaited.cancel()
 
     def _end(self, reason: str) -> None:
         if not self._stopped:

@@ -2,7 +2,8 @@
 
 import asyncio
 import ssl as tls
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from millgate.core.words import FailureKind, Sent
@@ -11,6 +12,7 @@ from millgate.http1.client.connection import ConnectionShelf, UpstreamCall, Upst
 from millgate.http1.client.contract import AnswerHead, Ear, Receiver
 from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
+from millgate.http1.client.tunnel import Proxy, connect_through
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.http1.wire.outbox import Outbox
 from millgate.sockets.addresses import HostAddresses, Resolve, resolve
@@ -31,7 +33,7 @@ class UpstreamPool(ConnectionShelf):
 
     Kept connections are taken last in, first out, so that a quiet pool shrinks. Names are resolved while
     connecting, never on the way of a request that finds a kept connection. With `ssl` the engine is spoken to
-    over TLS and its certificate must be for `server_name`, by default `host`.
+    over TLS and its certificate must be for `server_name`, by default `host`. With `proxy` it is reached through that.
     """
 
     def __init__(
@@ -43,15 +45,24 @@ class UpstreamPool(ConnectionShelf):
         ssl: tls.SSLContext | None = None,
         server_name: str | None = None,
         look_up: Resolve = resolve,
+        proxy: Proxy | None = None,
     ) -> None:
         self.settings = settings or UpstreamSettings()
         self._host = host
         self._port = port
-        self._addresses = HostAddresses(host, port, look_up)
         self._ssl = ssl
         self._server_name = server_name
+        bare = (f"[{host}]" if ":" in host else host).encode("ascii" if host.isascii() else "idna")
+        target = b"%b:%d" % (bare, port)
         # Without the field any coding would be right (RFC 9110 section 12.5.3), and what is compressed cannot be judged.
-        self._head_tail = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % self._authority()
+        self._head_tail = b" HTTP/1.1\r\nhost: %b\r\naccept-encoding: identity\r\n" % (
+            bare if port == _DEFAULT_PORTS[ssl is not None] else target
+        )
+        nearest = (host, port) if proxy is None else (proxy.host, proxy.port)
+        self._addresses = HostAddresses(*nearest, look_up)
+        self._connect: Callable[..., Coroutine[Any, Any, None]] = self._addresses.connect
+        if proxy is not None:
+            self._connect = partial(connect_through, proxy, self._addresses, target)
         self._target = b""  # the last one that was sent, which need not be checked again
         self._kept: list[UpstreamConnection] = []
         self._connections: set[UpstreamConnection] = set()
@@ -63,13 +74,6 @@ class UpstreamPool(ConnectionShelf):
         self.on_head: Callable[[AnswerHead], None] | None = None
         """Told the head of every answer, before its receiver: what it says holds for the next request already."""
         self._closed = False
-
-    def _authority(self) -> bytes:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        default = self._port == _DEFAULT_PORTS[self._ssl is not None]
-        return (host if default else f"{host}:{self._port}").encode(
-            "idna" if host.isascii() is False else "ascii"
-        )
 
     @property
     def kept(self) -> int:
@@ -166,7 +170,7 @@ class UpstreamPool(ConnectionShelf):
         self.sweep.start()
         loop = asyncio.get_running_loop()
         connection = UpstreamConnection(self, call, self._ssl)
-        making = self._addresses.connect(
+        making = self._connect(
             lambda: cast("asyncio.Protocol", connection),
             ssl=self._ssl,
             server_hostname=(self._server_name or self._host) if self._ssl is not None else None,
@@ -262,8 +266,7 @@ class UpstreamPool(ConnectionShelf):
                 self.abandon(call)
                 call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
             elif now >= connecting.by:
-                self.abandon(call)
-                self._fail_to_connect(call, "no answer in time")
+                connecting.expire()
 
     @property
     def _patience_s(self) -> float:

@@ -41,8 +41,6 @@ class Cost:
 class _Bucket:
     """One limit: refills continuously, holds a minute's worth, may be overdrawn only by what is larger than it."""
 
-    __slots__ = ("_at", "_capacity", "_level", "_per_s")
-
     def __init__(self, per_minute: float, now: float) -> None:
         self._capacity = self._level = per_minute
         self._per_s = per_minute / 60.0

@@ -49,8 +49,6 @@ class HostSettings:
 class Turn:
     """One attempt's place in the line; `wake` is called, from any thread, when it may look again."""
 
-    __slots__ = ("cost", "number", "order", "over", "sent", "wake")
-
     def __init__(self, order: int, cost: Cost, wake: Callable[[], object]) -> None:
         self.order = order
         self.cost = cost

@@ -41,8 +41,6 @@ class Reading(NamedTuple):
 class _Lows:
     """The least that was used since a time: what was reported last, and the least of each part of the time before."""
 
-    __slots__ = ("_parts",)
-
     def __init__(self, used: float, now: float) -> None:
         self._parts = [(now, used)]
 
@@ -64,8 +62,6 @@ class _Lows:
 
 class Left:
     """What a replica without a lease may still use: an amount that only falls, and ends at a time, later where a gauge shows that it runs."""
-
-    __slots__ = ("_last", "_settled_at", "_until", "amount", "ends_at")
 
     def __init__(self, amount: float, now: float, lingers_s: float) -> None:
         self.amount = amount

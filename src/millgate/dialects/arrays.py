@@ -107,8 +107,6 @@ def check_keys(members: bytes, most: int) -> None:
 class AtMost:
     """Arrays of at most `most` elements of one kind, a few thousand: read as records without names, which end early."""
 
-    __slots__ = ("_kind", "_list", "_most", "_record")
-
     def __init__(self, kind: Any, most: int) -> None:
         self._kind = kind
         self._most = most

@@ -61,8 +61,6 @@ _NOTHING: Final = Found()
 class FieldGuard:
     """Watches over the fields of one kind of request."""
 
-    __slots__ = ("_fields", "_names")
-
     def __init__(self, fields: tuple[str, ...]) -> None:
         self._fields = fields
         self._names = tuple(f'"{field}"'.encode() for field in fields)

@@ -31,8 +31,6 @@ whether a type is named in it."""
 class Frames:
     """What bodies with a known frame say, whatever their messages are; `most_bytes` bounds an array that is looked at."""
 
-    __slots__ = ("_known", "_last", "_most_bytes")
-
     def __init__(self, most_bytes: int) -> None:
         self._known: dict[bytes, Frame] = {}
         self._last: Frame | None = None

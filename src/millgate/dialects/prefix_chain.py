@@ -56,8 +56,6 @@ class PrefixChain:
     The `kind` of a piece is part of its hash: a name is not a text.
     """
 
-    __slots__ = ("_asked", "_begun_at", "_ends", "_hash", "_inside", "_size_bytes", "pieces")
-
     def __init__(self, seed: int) -> None:
         self.pieces = 0
         """Its messages and their parts, counted by what reads them."""

@@ -30,8 +30,6 @@ class Splitter:
     may consist of line ends alone.
     """
 
-    __slots__ = ("_most_bytes", "_searched", "rest")
-
     def __init__(self, most_bytes: int = MOST_EVENT_BYTES) -> None:
         self._most_bytes = most_bytes
         self._searched = 0

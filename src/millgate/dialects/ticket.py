@@ -62,8 +62,6 @@ class Tickets:
     short or too long; the key is not told.
     """
 
-    __slots__ = ("_key", "_most_used", "_order", "_serial", "_used")
-
     def __init__(self, key: bytes, first_serial: int, most_used: int = MOST_USED) -> None:
         if not SHORTEST_KEY <= len(key) <= LONGEST_KEY:
             raise ValueError(

@@ -13,8 +13,6 @@ from millgate.engine.sequences import BatchLimits, SequenceProgress
 class KvBlocks:
     """Counts of blocks; `used` never exceeds `total` as long as the caller asks `steps_that_fit` first."""
 
-    __slots__ = ("_growers", "_phases", "block_tokens", "total", "used")
-
     def __init__(self, total: int, block_tokens: int) -> None:
         self.total = total
         self.block_tokens = block_tokens
@@ -76,8 +74,6 @@ class KvMemory(KvBlocks):
     A *pinned* sequence has ended and keeps its blocks until `unpin`: an engine that only prefills keeps a prompt's KV until
     the engine that decodes has read it.
     """
-
-    __slots__ = ("_pinned", "cache")
 
     def __init__(self, limits: BatchLimits) -> None:
         super().__init__(limits.blocks, limits.block_tokens)

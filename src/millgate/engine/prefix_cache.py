@@ -35,8 +35,6 @@ class PrefixCache:
     `queried_tokens` are the prompts that were looked up, each once, and `hit_tokens` what was found of them.
     """
 
-    __slots__ = ("_held", "_idle", "_users", "hit_tokens", "queried_tokens", "unit_blocks", "unit_tokens")
-
     def __init__(self, unit_tokens: int, block_tokens: int) -> None:
         self.unit_tokens = unit_tokens
         self.unit_blocks = unit_tokens // block_tokens

@@ -12,8 +12,6 @@ QUEUE_SLACK = 64
 class WaitingQueue:
     """A queue whose aborted members keep their places until they come to the front, or until they are too many."""
 
-    __slots__ = ("_places", "count")
-
     def __init__(self) -> None:
         self.count = 0
         self._places: deque[SequenceProgress] = deque()
@@ -60,8 +58,6 @@ class WaitingQueue:
 
 class FinishOrder:
     """Decoding sequences by the step at which they finish, equal ones in the order in which they began to decode."""
-
-    __slots__ = ("_heap", "_ticket")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, SequenceProgress]] = []

@@ -138,20 +138,6 @@ class SequenceProgress:
     tokens made so far too. `departed_at_tokens` is what had been made when its client left, -1 while it stays.
     """
 
-    __slots__ = (
-        "cached_tokens",
-        "departed_at_tokens",
-        "finish_step",
-        "has_begun",
-        "hit_tokens",
-        "joined_step",
-        "phase",
-        "produced_tokens",
-        "sequence",
-        "state",
-        "target_tokens",
-    )
-
     def __init__(self, sequence: EngineSequence) -> None:
         self.sequence = sequence
         self.state = SequenceState.WAITING

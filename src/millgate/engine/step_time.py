@@ -45,17 +45,6 @@ class CoefficientModel:
     root of a quadratic.
     """
 
-    __slots__ = (
-        "_base",
-        "_decode_base",
-        "_floor",
-        "_overhead",
-        "_per_kv_token",
-        "_per_sequence",
-        "_per_token",
-        "_per_token_squared",
-    )
-
     def __init__(
         self,
         *,

@@ -6,8 +6,6 @@ from millgate.engine.sequences import SequenceProgress
 class Waste:
     """The account of departures. *Wasted* are all tokens of such a sequence, *orphans* those made afterwards."""
 
-    __slots__ = ("_departed", "_orphan_tokens", "_wasted_tokens")
-
     def __init__(self) -> None:
         self._departed: dict[int, SequenceProgress] = {}
         self._wasted_tokens = 0

@@ -47,8 +47,6 @@ class SloWatch(LaneInstrument):
     ValueError where a share of the lane is not between 0 and 1.
     """
 
-    __slots__ = ("_budgets", "_counts", "_faded_at", "_lane", "_tpot", "_ttft")
-
     def __init__(self, lane: LaneSettings, now: float) -> None:
         for name, share in (("ttft_share", lane.ttft_share), ("tpot_share", lane.tpot_share)):
             if not 0.0 < share < 1.0:

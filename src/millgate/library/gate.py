@@ -259,8 +259,6 @@ class Slot:
 class _Turn:
     """Remembers the answer and wakes the caller that waits for it."""
 
-    __slots__ = ("decision", "wake")
-
     def __init__(self, wake: Callable[[], object]) -> None:
         self.decision: Admit | Yield | None = None
         self.wake = wake

@@ -24,8 +24,6 @@ class Histogram(NamedTuple):
 class Buckets:
     """Counts samples by size, in the unit of `bounds`, which rise."""
 
-    __slots__ = ("_bounds", "_counts", "_total")
-
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
@@ -56,8 +54,6 @@ class Spread:
     The update is West's (Communications of the ACM 22, 1979, Updating Mean and Variance Estimates), with all weights
     multiplied by exp(-t / 60 s) as time passes.
     """
-
-    __slots__ = ("_at", "_mean", "_squares", "_weight")
 
     def __init__(self) -> None:
         self._at = 0.0

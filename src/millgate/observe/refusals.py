@@ -21,8 +21,6 @@ QUIET_S: Final = 10.0
 class Refusals:
     """Takes refusals and sums up the last `QUIET_S`; `refusing_since` is when the present overload began to refuse."""
 
-    __slots__ = ("_hints", "_refused_at", "refusing_since")
-
     def __init__(self) -> None:
         self._hints: deque[tuple[int, float, float]] = deque()  # by second: the shortest and the longest
         self._refused_at = float("-inf")

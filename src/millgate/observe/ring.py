@@ -84,19 +84,6 @@ class Ring:
     its steps where they come one by one.
     """
 
-    __slots__ = (
-        "_batches",
-        "_boot",
-        "_bytes",
-        "_least_steps",
-        "_names",
-        "_steps",
-        "_upstream_names",
-        "attempts",
-        "decided",
-        "followers",
-    )
-
     def __init__(self, boot: str = "", attempts: int = KEPT_ATTEMPTS) -> None:
         self.attempts = attempts
         self._boot = boot + "-"

@@ -57,20 +57,6 @@ _SHORTEST_S, _LONGEST_S = 0.001, 600.0
 
 
 class _Lane:
-    __slots__ = (
-        "clipped",
-        "demoted",
-        "hint",
-        "hint_error",
-        "hint_return",
-        "total",
-        "tpot_spread",
-        "ttft",
-        "wait",
-        "window",
-        "window_spread",
-    )
-
     def __init__(self) -> None:
         self.wait, self.ttft = Buckets(WAIT_S), Buckets(TTFT_S)
         self.total, self.hint = Buckets(TOTAL_S), Buckets(HINT_S)
@@ -82,8 +68,6 @@ class _Lane:
 
 class _Cache:
     """What came from a cache, since an engine first said so."""
-
-    __slots__ = ("cached_tokens", "known", "lately", "prompt_tokens")
 
     def __init__(self) -> None:
         self.known = False
@@ -100,8 +84,6 @@ class _Cache:
 
 
 class _Engine:
-    __slots__ = ("cache", "gap", "gap_spread", "tpot", "tpot_spread", "ttft", "ttft_spread")
-
     def __init__(self) -> None:
         self.ttft, self.tpot, self.gap = Buckets(TTFT_S), Buckets(TPOT_S), Buckets(GAP_S)
         self.ttft_spread, self.tpot_spread, self.gap_spread = Spread(), Spread(), Spread()
@@ -109,8 +91,6 @@ class _Engine:
 
 
 class _Tenant:
-    __slots__ = ("attempts", "good", "judged", "output_tokens", "prompt_tokens", "seen_at", "ttft", "yields")
-
     def __init__(self) -> None:
         self.attempts = self.yields = self.judged = self.good = 0
         self.prompt_tokens = self.output_tokens = 0

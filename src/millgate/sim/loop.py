@@ -20,8 +20,6 @@ _Entry = tuple[float, int, int, Callable[[Any], None], Any]
 class Loop:
     """A clock that jumps to the next thing to do; `now` is virtual seconds and never goes backward."""
 
-    __slots__ = ("_asked", "_heap", "now")
-
     def __init__(self) -> None:
         self.now = 0.0
         self._heap: list[_Entry] = []

@@ -20,8 +20,6 @@ Sample = Callable[[np.random.Generator, int], NDArray[np.float64]]
 class Streams:
     """Independent generators by purpose and number; equal seed and purpose give equal streams."""
 
-    __slots__ = ("seed",)
-
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
@@ -37,8 +35,6 @@ class Streams:
 
 class Draws:
     """Numbers of one law, handed out one by one and drawn in blocks."""
-
-    __slots__ = ("_block", "_generator", "_sample")
 
     def __init__(self, sample: Sample, generator: np.random.Generator) -> None:
         self._sample = sample

@@ -28,8 +28,6 @@ class ResultSketch:
     A histogram with logarithmic buckets (Masson, Rim and Lee, DDSketch, VLDB 2019).
     """
 
-    __slots__ = ("_buckets", "_zeros", "count", "most", "total")
-
     def __init__(self) -> None:
         self.count = 0
         self.total = 0.0

@@ -28,19 +28,6 @@ class User(Protocol):
 class Visit:
     """A request over all its attempts; `attempt` is 0 while none is under way, `first_token_at` is the last one's. Virtual seconds."""
 
-    __slots__ = (
-        "asked_at",
-        "attempt",
-        "attempts",
-        "first_at",
-        "first_token_at",
-        "hinted",
-        "job",
-        "number",
-        "station",
-        "user",
-    )
-
     def __init__(self, job: Job, user: User, now: float) -> None:
         self.job = job
         self.user = user

@@ -98,8 +98,6 @@ class DecisionHistory:
     `cleared` is the alarm that ended last and when it was seen to have ended, None before there is one.
     """
 
-    __slots__ = ("_mark_at", "_points", "_snapshot", "_snapshots", "cleared")
-
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
         self._snapshot = snapshot
         first = snapshot()

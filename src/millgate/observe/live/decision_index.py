@@ -24,8 +24,6 @@ class DecisionList:
     `kind` is admit, queue, yield, cancel or ended, `word` a reason or an outcome.
     """
 
-    __slots__ = ("engine", "entries", "kind", "word")
-
     def __init__(self, kind: str, word: str, engine: str) -> None:
         self.kind = kind
         self.word = word
@@ -43,8 +41,6 @@ class DecisionIndex:
     `lanes` are those that attempts asked for, or ended in where that is known. The end of an attempt that was refused out
     of a queue is left out: its refusal is there already.
     """
-
-    __slots__ = ("_by_sort", "_number", "entries", "lanes")
 
     def __init__(self, number: int) -> None:
         self._number = number

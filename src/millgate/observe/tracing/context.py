@@ -28,8 +28,6 @@ class TraceContext:
     sent a context, a good one or not. No named tuple: compiled, this is made and read in a third of the time.
     """
 
-    __slots__ = ("engine_span", "parent", "replaces", "sampled", "span", "trace")
-
     def __init__(self, trace: str, parent: str, fresh: str, sampled: bool, replaces: bool) -> None:
         self.trace: Final = trace
         self.parent: Final = parent
@@ -41,8 +39,6 @@ class TraceContext:
 
 class TraceContexts:
     """Makes contexts; a trace that begins here is sampled at this `share`."""
-
-    __slots__ = ("_at", "_fresh", "_share")
 
     def __init__(self, share: float) -> None:
         self._share = share

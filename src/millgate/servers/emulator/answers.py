@@ -42,8 +42,6 @@ class AnswerText:
     `cached_tokens` of the prompts came from the prefix cache; it is set before the usage is asked for.
     """
 
-    __slots__ = ("_chat", "_events", "_head", "_request", "cached_tokens")
-
     def __init__(self, request: GenerationRequest, number: int, created: int) -> None:
         self._request = request
         self.cached_tokens = 0
@@ -335,8 +333,6 @@ _PLACE: Final[dict[str, object]] = {"item_id": "item_0", "output_index": 0}
 
 class KeptResponses:
     """The last responses whose clients did not say `store: false`."""
-
-    __slots__ = ("_bodies",)
 
     def __init__(self) -> None:
         self._bodies: OrderedDict[str, bytes] = OrderedDict()

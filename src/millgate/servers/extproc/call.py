@@ -200,8 +200,6 @@ _UNREADABLE_MODE: Final = (
 class EnvoyExchange:
     """One request and its one answer, which is ours (`respond`) or an engine's, by way of Envoy (`forward`)."""
 
-    __slots__ = ("_call", "_extra", "_own", "_respond", "confined_to", "gone", "head", "started")
-
     def __init__(self, call: "ProcessCall", head: RequestHead) -> None:
         self._call = call
         self.head = head

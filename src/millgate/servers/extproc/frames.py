@@ -51,8 +51,6 @@ class WaitingStream(Protocol):
 class IdleFrames:
     """Counts frames that carry no message (pings, settings, streams that are opened and reset): too many are an attack."""
 
-    __slots__ = ("_calm_at", "_left")
-
     def __init__(self) -> None:
         self._left = float(IDLE_FRAMES)
         self._calm_at = asyncio.get_running_loop().time()
@@ -77,8 +75,6 @@ class FrameWriter:
 
     While it `gathers`, its owner will call `write`.
     """
-
-    __slots__ = ("_blocked", "_out", "_starved", "_unsent", "_window", "first_window", "gathers", "transport")
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None

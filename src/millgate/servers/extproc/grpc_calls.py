@@ -40,8 +40,6 @@ HandlerMaker = Callable[["GrpcCall"], CallHandler | None]
 class GrpcCall:
     """One call: `reply` any number of times, then `finish`."""
 
-    __slots__ = ("_buffer", "_stream", "handler", "over")
-
     def __init__(self, stream: Http2Stream) -> None:
         self._stream = stream
         self._buffer = bytearray()

@@ -127,8 +127,6 @@ def _decoded(coded: bytes) -> bytes:
 class HpackDecoder:
     """Reads the header blocks of one connection, in order."""
 
-    __slots__ = ("_dynamic", "_last", "_most_bytes", "_size_bytes")
-
     def __init__(self) -> None:
         self._dynamic: deque[Field] = deque()
         self._size_bytes = 0

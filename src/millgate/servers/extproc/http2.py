@@ -32,20 +32,6 @@ class StreamOwner(Protocol):
 class Http2Stream:
     """One stream: `send` and `finish` answer on it; what does not fit the peer's windows waits."""
 
-    __slots__ = (
-        "_connection",
-        "_waiting",
-        "ended",
-        "is_open",
-        "number",
-        "owner",
-        "read_bytes",
-        "started",
-        "trailers",
-        "unsent",
-        "window",
-    )
-
     def __init__(self, connection: "Http2Connection", number: int) -> None:
         self._connection = connection
         self.number = number

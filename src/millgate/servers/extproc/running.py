@@ -196,8 +196,6 @@ class AnswerSizes:
 class _Lease:
     """Until when a request may be silent, and when it was last heard of."""
 
-    __slots__ = ("ends_at", "heard_at", "request")
-
     def __init__(self, request: RunningRequest, ends_at: float) -> None:
         self.request = request
         self.ends_at = ends_at

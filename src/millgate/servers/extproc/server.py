@@ -141,8 +141,6 @@ class _Greeter:
 class _ProcessStream(CallHandler):
     """One request of Envoy's: the way of a `ProcessCall` in and out; `ended` is called once."""
 
-    __slots__ = ("_call", "_ended", "_process")
-
     def __init__(self, desk: ExtprocDesk, call: GrpcCall, ended: Callable[[], None]) -> None:
         self._call = call
         self._ended: Callable[[], None] | None = ended

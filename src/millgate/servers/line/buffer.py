@@ -14,8 +14,6 @@ class Buffer:
     on its way to an engine, is beyond reach.
     """
 
-    __slots__ = ("_settled", "_share", "data")
-
     def __init__(self, share: Share) -> None:
         self._share = share
         self._settled = 0

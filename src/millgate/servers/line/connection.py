@@ -310,8 +310,6 @@ _STALE_DUES: Final = 1000
 class Watchlist:
     """The due times of these open connections, earliest first; the set is its owner's."""
 
-    __slots__ = ("_connections", "_dues", "_next_watch")
-
     def __init__(self, connections: set[LineConnection]) -> None:
         self._connections = connections
         # An entry that is not its connection's `watched_at` is stale.

@@ -20,8 +20,6 @@ class LineIntake:
     While `pending`, lines may be left for another turn.
     """
 
-    __slots__ = ("_booked_bytes", "_data", "_limits", "_searched", "_share", "most_bytes", "pending")
-
     def __init__(self, limits: LineLimits, share: Share, most_bytes: int) -> None:
         self._limits = limits
         self._share = share

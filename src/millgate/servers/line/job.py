@@ -25,8 +25,6 @@ class Upload:
     The last chunk stays known by its digest: after a yield it is sent again, to ask again.
     """
 
-    __slots__ = ("_digest", "_last_digest", "_next", "buffer", "manifest")
-
     def __init__(self, manifest: Manifest, buffer: Buffer) -> None:
         self.manifest = manifest
         self.buffer = buffer
@@ -99,19 +97,6 @@ class JobState(Enum):
 
 class LineJob:
     """One unfinished upload; `to` is its newest frame, `due` when it is to be kept alive or given up."""
-
-    __slots__ = (
-        "asked_at",
-        "begun_at",
-        "due",
-        "mark",
-        "number",
-        "refusals",
-        "refused_at",
-        "state",
-        "to",
-        "upload",
-    )
 
     def __init__(self, number: int, mark: int, to: To, upload: Upload, now: float) -> None:
         self.number = number

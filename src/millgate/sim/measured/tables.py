@@ -22,8 +22,6 @@ class MeasuredError(ValueError):
 class Grid:
     """Values over several axes, where every point of one axis may have its own points on the next."""
 
-    __slots__ = ("_children", "_keys")
-
     def __init__(self, rows: Iterable[tuple[Sequence[float], float]]) -> None:
         groups: dict[float, list[tuple[Sequence[float], float]]] = {}
         for point, value in rows:

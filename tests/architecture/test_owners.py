@@ -40,17 +40,12 @@ def _is_own(attribute: ast.Attribute) -> bool:
 
 
 def _owned(tree: ast.Module) -> set[str]:
-    """Return the attributes of the classes that this file defines: their slots, and what they write to themselves."""
+    """Return the attributes of the classes that this file defines: what they write to themselves."""
     names: set[str] = set()
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for node in ast.walk(owner):
             for target in _written(node):
-                if isinstance(target, ast.Name) and target.id == "__slots__":
-                    assert isinstance(node, ast.Assign)
-                    names |= {
-                        str(each.value) for each in ast.walk(node.value) if isinstance(each, ast.Constant)
-                    }
-                elif isinstance(target, ast.Attribute) and _is_own(target):
+                if isinstance(target, ast.Attribute) and _is_own(target):
                     names.add(target.attr)
     return names
 
@@ -99,7 +94,7 @@ def test_no_class_of_the_core_is_written_from_outside_its_file(product: Sources)
 
 def test_a_write_from_outside_is_seen() -> None:
     owner = ast.parse(
-        "class Engine:\n    __slots__ = ('up',)\n    def go(self, other):\n        other.up = False\n"
+        "class Engine:\n    def __init__(self):\n        self.up = True\n    def go(self, other):\n        other.up = False\n"
     )
     writes = (
         "engine.up = True",
@@ -114,7 +109,7 @@ def test_a_write_from_outside_is_seen() -> None:
     namesake = ast.parse(f"{ast.unparse(owner)}\ndef stop(gate: Gate):\n    gate.up = False\n")
 
     assert _foreign_writes({Path("engine.py"): owner}) == {}
-    assert _foreign_writes({Path("namesake.py"): namesake}) == {"namesake.py": ["line 7: gate.up"]}
+    assert _foreign_writes({Path("namesake.py"): namesake}) == {"namesake.py": ["line 9: gate.up"]}
     assert len(_foreign_writes({Path("writer.py"): writer})["writer.py"]) == len(writes)
 
 

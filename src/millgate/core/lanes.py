@@ -14,8 +14,6 @@ from millgate.core.settings import LEAST_LIMIT, LaneSettings
 class _Claim:
     """One lane's settings and what it has of them now; `position` is its place in the configuration."""
 
-    __slots__ = ("headroom", "position", "running", "settings")
-
     def __init__(self, settings: LaneSettings, position: int) -> None:
         self.settings = settings
         self.position = position
@@ -45,8 +43,6 @@ class LaneShares:
     A lane alone costs two comparisons, and so does one of many while nothing waits and it `lends_all`: no lane keeps
     streams for itself. Raises ValueError where a share or a headroom is negative.
     """
-
-    __slots__ = ("_alone", "_claims", "_limit", "_unused", "lends_all")
 
     def __init__(self, lanes: Sequence[LaneSettings]) -> None:
         self._claims: dict[str, _Claim] = {}

@@ -46,8 +46,6 @@ class Ewma:
     The first samples are averaged plainly (weight 1/n, the prior counting as `prior_samples`), later ones weigh 1/`memory`.
     """
 
-    __slots__ = ("_count", "_memory", "_prior_samples", "mean", "variance")
-
     def __init__(self, prior: float, *, memory: float = MEMORY, prior_samples: float = 2.0) -> None:
         self.mean = prior
         self.variance = 0.0
@@ -76,8 +74,6 @@ class Ewma:
 
 class Window:
     """So many counters over a rolling span of `parts` times `part_s` core seconds: a ring, the oldest part forgotten whole."""
-
-    __slots__ = ("_counters", "_counts", "_part_s", "_parts", "_stamps")
 
     def __init__(self, part_s: float, parts: int, counters: int) -> None:
         self._part_s, self._parts, self._counters = part_s, parts, counters
@@ -116,8 +112,6 @@ class LearnedLine:
     The prior is two pseudo-observations that never decay, at x = 0 and at a typical x: an unused part of the line stays where
     the prior put it. Both coefficients are kept at or above zero: no engine gets faster with more work.
     """
-
-    __slots__ = ("_decay", "_n", "_prior", "_x", "_xx", "_xy", "_y", "base", "slope")
 
     def __init__(self, base: float, slope: float, *, typical_x: float) -> None:
         self.base, self.slope = base, slope
@@ -172,8 +166,6 @@ class Sketch:
     What lies outside `least`..`most` (None: 1 / `least`) counts as the nearer end in quantiles, and as itself in the mean.
     `memory` is the number of samples after which an old one weighs 1/e of a new one; None forgets nothing.
     """
-
-    __slots__ = ("_bins", "_growth", "_known", "_last", "_log", "_sum", "_top", "_total", "_weight", "least")
 
     def __init__(
         self, least: float = _LEAST, most: float | None = None, *, memory: float | None = None
@@ -257,8 +249,6 @@ MOST_WEIGHT: Final = (1 << 32) - 1
 
 class Ranking:
     """Keys in ascending order, of 64 bits, signed, with owners of 32 bits and, where they are `weighed`, weights of 32 bits, unsigned."""
-
-    __slots__ = ("_keys", "_length", "_owners", "_tops", "_totals", "_weighed", "_weights", "total")
 
     def __init__(self, *, weighed: bool = True) -> None:
         self._weighed = weighed

@@ -46,8 +46,6 @@ Outcome = RequestFacts | BadInputError | ReaderLostError | ReaderFaultError
 class WaitingBody:
     """One body that is to be read; `told` is called once with the outcome, unless its client has left before."""
 
-    __slots__ = ("body", "question", "told")
-
     def __init__(self, question: Question, body: bytes, told: Callable[[Outcome], None]) -> None:
         self.question = question
         self.body = body

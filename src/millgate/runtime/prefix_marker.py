@@ -10,8 +10,6 @@ from millgate.runtime.long_bodies import LONG_BYTES
 class PrefixMarker:
     """Makes marks with a seed from this secret; gates that share the secret agree on them."""
 
-    __slots__ = ("seed",)
-
     def __init__(self, secret: bytes) -> None:
         self.seed = mark_seed(secret)
 

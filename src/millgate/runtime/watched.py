@@ -210,8 +210,6 @@ class _Trial:
     A whole answer may take minutes, and all requests wait for this one.
     """
 
-    __slots__ = ("_answered", "_check", "_receiver", "on_data", "on_end", "on_failed", "on_raised")
-
     def __init__(self, receiver: Receiver, check: HealthCheck) -> None:
         self._receiver = receiver
         self._check = check

@@ -21,8 +21,6 @@ _Open = tuple[float, float, AdapterPlaces, str]
 class _Claim:
     """An adapter that waits for a slot since then: of this tenant, and for one of these engines. Its requests are expected `due_until` then; `slots` is where one is kept for it."""
 
-    __slots__ = ("due_until", "engines", "since", "slots", "tenant")
-
     def __init__(self, tenant: str, since: float) -> None:
         self.tenant, self.since = tenant, since
         self.engines: tuple[Engine, ...] = ()
@@ -32,8 +30,6 @@ class _Claim:
 
 class AdapterTurns:
     """The adapters that wait for a slot, first come first; at most as many as engines have names for."""
-
-    __slots__ = ("_claims", "_next_at", "_queued", "adapters")
 
     def __init__(self) -> None:
         self.adapters = Adapters()

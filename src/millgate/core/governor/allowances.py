@@ -50,8 +50,6 @@ OTHERS: Final = "others"
 class _Tenant:
     """One tenant's retries in the window, when the last one was, and all its attempts and requests."""
 
-    __slots__ = ("attempts", "requests", "seen_at", "spent", "spent_at")
-
     def __init__(self) -> None:
         self.spent = _window()
         self.spent_at: float | None = None
@@ -72,8 +70,6 @@ class RetryBudget:
 
     `share` is None without a cluster.
     """
-
-    __slots__ = ("_admitted", "_known", "_last", "_most_tenants", "_refused", "_retrying", "_spent", "share")
 
     def __init__(self, tenants: int = MOST_TENANTS) -> None:
         self._most_tenants = tenants
@@ -198,8 +194,6 @@ class Allowances:
     A tenant's own streams count what it holds and what runs, so that nothing of it waits in front of others for a
     stream of its own.
     """
-
-    __slots__ = ("_observed", "_tenants", "budget", "ledger", "lines", "streams")
 
     def __init__(self, settings: Settings) -> None:
         self.ledger = Ledger(settings.quotas)

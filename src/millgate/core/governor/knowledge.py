@@ -27,8 +27,6 @@ from millgate.core.tickets.appointments import most_notes
 class Waiting:
     """How many requests of each tenant are queued, and the age of the youngest; bounded by the queues' own bounds."""
 
-    __slots__ = ("_by_tenant",)
-
     def __init__(self) -> None:
         self._by_tenant: dict[str, tuple[int, float]] = {}
 
@@ -59,8 +57,6 @@ class Wakes:
 
     Most come last: an order costs half of what a heap does.
     """
-
-    __slots__ = ("_count", "_due")
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, int]] = []

@@ -11,8 +11,6 @@ from millgate.core.state.engine import Engine
 class Prices:
     """What a request costs on an engine that may hold a part of it, in seconds of waiting; it learns what meets what there."""
 
-    __slots__ = ("_working_sets", "adapters")
-
     def __init__(self, working_sets: WorkingSets, adapters: Adapters) -> None:
         self._working_sets = working_sets
         self.adapters = adapters

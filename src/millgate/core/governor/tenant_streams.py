@@ -47,8 +47,6 @@ class _Told(NamedTuple):
 class TenantStreams:
     """Counts streams, queued ones included, by tenant; without a cluster each may have its cap here."""
 
-    __slots__ = ("_caps", "_elsewhere", "_inside", "_shares", "_told")
-
     def __init__(self, tenants: Sequence[TenantSettings]) -> None:
         self._inside: Counter[str] = Counter()
         self._told: dict[str, _Told] = {}

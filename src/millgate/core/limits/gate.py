@@ -84,8 +84,6 @@ def is_only_read(arrival: Arrived) -> bool:
 class _Share:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 
-    __slots__ = ("kv_tokens", "prefill_tokens", "streams", "unread_tokens")
-
     def __init__(self, kv_tokens: int, prefill_tokens: int, streams: int, unread_tokens: int) -> None:
         self.kv_tokens = kv_tokens
         self.prefill_tokens, self.unread_tokens = prefill_tokens, unread_tokens

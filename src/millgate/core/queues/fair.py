@@ -36,8 +36,6 @@ def charge(queued: Queued) -> float:
 class _Line:
     """One tenant: its counter, its waiting work, what that will cost, and its rank while it has any."""
 
-    __slots__ = ("counter", "order", "rank", "tenant", "waiting_charge")
-
     def __init__(self, tenant: str, order: Order) -> None:
         self.tenant = tenant
         self.order = order

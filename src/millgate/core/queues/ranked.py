@@ -15,8 +15,6 @@ Key = tuple[float, float, int, int]
 class RankedQueue(Order):
     """Queued attempts sorted by `key`; equal keys keep arrival order (INV-7), since the arrival number is in it."""
 
-    __slots__ = ("_key", "_keys", "_waiting")
-
     def __init__(self, key: Callable[[Queued], Key]) -> None:
         self._key = key
         self._keys: list[Key] = []
@@ -68,8 +66,6 @@ class ArrivalOrder(RankedQueue):
     The age is `first_seen`, or that of an older one before which its appointment stands.
     """
 
-    __slots__ = ()
-
     def __init__(self) -> None:
         super().__init__(lambda queued: (queued.as_old_as, 0.0, queued.turn, queued.arrival_number))
 
@@ -80,8 +76,6 @@ class DeadlineOrder(RankedQueue):
     The deadline is the lane's, counted from its origin: a time that a client gave itself never moves it forward, or the
     impatient would jump every queue (design section 4, step 4).
     """
-
-    __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(lambda queued: (queued.lane_deadline, queued.first_seen, 0, queued.arrival_number))

@@ -38,16 +38,12 @@ def _by_aged_engine_time(queued: Queued) -> Key:
 class ShortFirstOrder(RankedQueue):
     """Ordered by predicted engine time, aged, then by age."""
 
-    __slots__ = ()
-
     def __init__(self) -> None:
         super().__init__(_by_aged_engine_time)
 
 
 class _Entry:
     """One queued attempt in the line of entry; `passed` counts the admissions that passed it and no newer entry."""
-
-    __slots__ = ("newer", "older", "passed", "queued")
 
     def __init__(self, queued: Queued, older: "_Entry | None") -> None:
         self.queued = queued

@@ -29,8 +29,6 @@ class BatchWindow:
     negative.
     """
 
-    __slots__ = ("_going", "_waiting", "_window_s")
-
     def __init__(self, window_s: float) -> None:
         if window_s < 0.0:
             raise ValueError(f"window must be at least 0 s, not {window_s}")

@@ -194,8 +194,6 @@ class Account:
     back, `seen` whenever an answer's headers speak of limits. Tokens throughout; times are core seconds.
     """
 
-    __slots__ = ("_limits", "_pause_s", "_paused_until", "_tightest", "_unproduced", "_untried")
-
     def __init__(self, settings: AccountSettings, now: float) -> None:
         self._limits = {limit.kind: _Limit(limit, now) for limit in settings.limits}
         self._paused_until = now

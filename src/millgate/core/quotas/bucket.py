@@ -245,8 +245,6 @@ def used_amount(limit: QuotaLimit, prompt_tokens: int, cached_tokens: int, outpu
 class Charge:
     """What one request has taken from one bucket so far."""
 
-    __slots__ = ("_mark", "bucket", "limit", "taken")
-
     def __init__(self, limit: QuotaLimit, bucket: Bucket, amount: float, now: float) -> None:
         self.limit = limit
         self.bucket = bucket
@@ -281,8 +279,6 @@ class Reservation:
 
     The LARGER charge applies to tokens only; requests count as requests everywhere.
     """
-
-    __slots__ = ("_charges", "_sizes", "output_seen")
 
     def __init__(self, charges: tuple[Charge, ...], sizes: Sizes) -> None:
         self._charges = charges

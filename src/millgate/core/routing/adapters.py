@@ -125,8 +125,6 @@ class AdapterPlaces:
 class Adapters:
     """The adapters of all engines, which are known by their numbers in the index of prefixes; `names` are those of any."""
 
-    __slots__ = ("_engines", "names")
-
     def __init__(self) -> None:
         self._engines: dict[int, AdapterPlaces] = {}
         self.names: frozenset[str] = frozenset()

@@ -26,8 +26,6 @@ _TURNS_COUNT: Final = 8.0
 class _Seen:
     """What comes to one engine, fading: turns of sessions, and what a turn at a random time waits for prompts of none."""
 
-    __slots__ = ("_at", "turns", "waits_s2")
-
     def __init__(self, now: float) -> None:
         self.turns = self.waits_s2 = 0.0
         self._at = now

@@ -27,8 +27,6 @@ def usual_cost(streams: int, ttft_s: float, tpot_s: float, output_tokens: float)
 class CostFloor:
     """What one request adds to an engine at least: `marginal_cost` where no session is live there, step by step the same, so that it is no more in its last digit."""
 
-    __slots__ = ("_ahead_s", "_streams", "_token_s", "_written_s")
-
     def __init__(self) -> None:
         self._ahead_s = self._streams = self._token_s = self._written_s = 0.0
 

@@ -42,8 +42,6 @@ Held = dict[int, int]
 class _Run:
     """Marks that follow each other, after `before_bytes` of the prompt; `copies` are what engines hold of it, by their numbers."""
 
-    __slots__ = ("before_bytes", "copies", "marks", "tokens_per_byte")
-
     def __init__(self, marks: PrefixMarks, before_bytes: int, tokens_per_byte: float) -> None:
         self.marks, self.before_bytes, self.tokens_per_byte = marks, before_bytes, tokens_per_byte
         self.copies: dict[int, _Copy] = {}
@@ -97,8 +95,6 @@ class _Copy:
 
     It goes on from the one `before`. With the last answer to it there are `answered_tokens`, 0 where none has come.
     """
-
-    __slots__ = ("answered_tokens", "before", "follow", "held", "run", "tokens")
 
     def __init__(self, run: _Run, before: "_Copy | None") -> None:
         self.run, self.before = run, before

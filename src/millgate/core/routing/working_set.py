@@ -47,8 +47,6 @@ MOST_SESSIONS: Final = 20_000
 class _Kind:
     """Sessions of one kind: which share of their rests ended with another turn, and after what pause. One that lasts counts as one that never ends: its lease tells that too late."""
 
-    __slots__ = ("_rests", "_returned", "pause")
-
     def __init__(self) -> None:
         self._rests, self._returned = _PRESUMED_RESTS, 0.0
         self.pause = Ewma(_SHORTEST_PAUSE_S, memory=_REST_MEMORY, prior_samples=_PRESUMED_RESTS)
@@ -77,25 +75,6 @@ class LiveSession:
     It `is_over` once its lease has ended, until it goes on. `alone_s` is how long its prompt takes to read that counts as one of no session,
     since `alone_at`: a first one without a name.
     """
-
-    __slots__ = (
-        "_pause_s",
-        "_pauses",
-        "alone_at",
-        "alone_s",
-        "engine",
-        "is_over",
-        "key",
-        "kind",
-        "lane",
-        "read_per_hour",
-        "rests_since",
-        "tenant",
-        "tip",
-        "tokens",
-        "turns",
-        "until",
-    )
 
     def __init__(self, key: int, tenant: str, lane: str, kind: _Kind) -> None:
         self.key, self.tenant, self.lane, self.kind = key, tenant, lane, kind
@@ -153,8 +132,6 @@ class LiveSession:
 
 class _LiveSet:
     """The live contexts of one engine in tokens: of sessions with a turn and of resting ones, by kind, and of all by tenant."""
-
-    __slots__ = ("_active", "_read_per_hour", "_resting", "tenants")
 
     def __init__(self) -> None:
         self._read_per_hour = 0

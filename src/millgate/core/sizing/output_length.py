@@ -19,8 +19,6 @@ from millgate.core.snapshot import ErrorReading
 class EstimateError:
     """The errors of one kind of estimate, in total and one by one in logarithms: half and double weigh the same."""
 
-    __slots__ = ("_actual", "_estimated", "_spread")
-
     def __init__(self) -> None:
         self._actual = self._estimated = 0.0
         self._spread = Sketch(memory=MEMORY)
@@ -51,8 +49,6 @@ class FirstAnswers:
     running) / ended: the most likely mean of lives that end at any time alike (Epstein and Sobel, *Life testing*, JASA 1953).
     `has_news` says whether one has ended since the last look; when it `is_over`, the ended ones say enough.
     """
-
-    __slots__ = ("_ended", "_running", "_running_tokens", "_tokens", "has_news", "is_over", "stretch")
 
     def __init__(self) -> None:
         self._ended = self._tokens = self._running = self._running_tokens = 0
@@ -93,8 +89,6 @@ _SLOPE_ANSWERS: Final = 1000.0
 class Centre:
     """Where the prompts of one key lie: mean and variance of their logarithms; of a tenant the mean logarithm of its answers as well."""
 
-    __slots__ = ("_said", "prompts")
-
     def __init__(self) -> None:
         self.prompts = Ewma(0.0, prior_samples=0.0)
         self._said = Ewma(0.0, prior_samples=0.0)
@@ -116,8 +110,6 @@ class PromptTrend:
     the slope within tenants, each having a mean of its own (analysis of covariance: Fisher, *Statistical Methods for Research
     Workers*, 1932). What chance alone explains is taken off (the non-negative garrote: Breiman, Technometrics 1995).
     """
-
-    __slots__ = ("_answers", "_xx", "_xy", "_yy", "slope")
 
     def __init__(self) -> None:
         self.slope = 0.0
@@ -244,8 +236,6 @@ class OutputLength:
     `MOST_NAMES` bounds the models and the keys of the finest level. Beyond it new keys share their lane's, and after as
     many answers again the keys that were hardly used make room (lossy counting: Manku and Motwani, VLDB 2002).
     """
-
-    __slots__ = ("_error", "_keys", "_lanes", "_models", "_tenants", "_turned_away", "_young")
 
     def __init__(self) -> None:
         self._keys: dict[tuple[str, str, str, int], LengthPredictor] = {}

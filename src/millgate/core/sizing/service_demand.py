@@ -33,8 +33,6 @@ class _Terms:
     In lists, learning took 46,000 instructions an answer, a sixth of a whole JSON request; here it takes 4,000.
     """
 
-    __slots__ = ("beyond", "digits", "letters", "media", "messages", "own", "signs", "spaces", "tools")
-
     def __init__(
         self,
         own: float,
@@ -111,8 +109,6 @@ _PRIOR_VARIANCES: Final = _terms_of([doubt * doubt for doubt in _DOUBT])
 class _Covariance:
     """What is in doubt of each coefficient, and how much of that it shares with each other one; named as the terms are."""
 
-    __slots__ = ("beyond", "digits", "letters", "media", "messages", "own", "signs", "spaces", "tools")
-
     def __init__(self) -> None:
         self.own = _only(0)
         self.messages = _only(1)
@@ -178,8 +174,6 @@ class PromptLine:
     fades slowly, never beyond the prior's doubt. Of arrivals without a shape the ratio of bytes to tokens is all that is known.
     """
 
-    __slots__ = ("_bytes", "_covariance", "_doubts", "_terms", "_tokens", "_weights")
-
     def __init__(self) -> None:
         self._weights = _terms_of([*_PRIOR])
         self._covariance = _Covariance()
@@ -226,8 +220,6 @@ class PromptLine:
 
 class PromptSizes:
     """How many tokens a prompt has, by its model; beyond a bound new models share one estimate."""
-
-    __slots__ = ("_error", "_lines", "_untaught")
 
     def __init__(self) -> None:
         self._untaught = PromptLine()
@@ -284,8 +276,6 @@ class PromptReading:
     An engine says by a first token when a prompt has been read, and nothing in between. Between two it is taken to go on at the
     speed that it has shown: tokens over the time in which there was something to read; `per_token_s` before anything was.
     """
-
-    __slots__ = ("_error", "_from_rest", "_read_at", "_time_s", "_tokens")
 
     def __init__(self, per_token_s: float, now: float) -> None:
         self._tokens = float(USUAL_PROMPT_TOKENS)
@@ -349,8 +339,6 @@ class PermitTimes:
     longer than it has so far (the empirical residual life: Kaplan and Meier 1958).
     """
 
-    __slots__ = ("_last", "_noted", "_sorted")
-
     def __init__(self) -> None:
         self._last: deque[float] = deque()
         self._sorted: list[float] = []
@@ -387,8 +375,6 @@ _USUAL_STREAMS: Final = 16.0
 
 class ServiceTime:
     """The learned speed of one engine, from so many `answers`; times are seconds."""
-
-    __slots__ = ("_decode_s", "_own_s", "_read_tokens", "_tpot", "_ttft", "answers")
 
     def __init__(self, prior: ServicePrior) -> None:
         self._ttft = LearnedLine(prior.ttft_base_s, prior.ttft_per_token_s, typical_x=USUAL_PROMPT_TOKENS)

@@ -131,8 +131,6 @@ _IGNORING: Final = frozenset((IgnoresHangups.YES, IgnoresHangups.WHOLE))
 class Hangups:
     """What is known of one engine: its abort `lag`, and whether hang-ups are `ignored`, of all answers or of whole ones, as configured or as learned."""
 
-    __slots__ = ("configured", "ignored", "lag")
-
     def __init__(self, configured: IgnoresHangups, prior_lag_s: float) -> None:
         self.configured = configured
         self.ignored = configured in _IGNORING

@@ -354,8 +354,6 @@ def choose_lane(lanes: Mapping[str, Lane], hint: str | None, default: Lane) -> L
 class Classes:
     """The lanes that take requests by size; `first` takes all others. Without such lanes nothing is looked at."""
 
-    __slots__ = ("_batch", "_by_tag", "_long_prompts", "first")
-
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.first = lanes[0]
         self._long_prompts = _that_take(lanes, LaneTakes.LONG_PROMPTS)

@@ -8,8 +8,6 @@ from millgate.core.events import LeaseGranted
 class Lease:
     """The shares that were `granted` last, None without a cluster; from `until` on there are none. While it `is_closed` nothing new is taken in."""
 
-    __slots__ = ("granted", "is_closed", "until")
-
     def __init__(self) -> None:
         self.granted: LeaseGranted | None = None
         self.until, self.is_closed = inf, False

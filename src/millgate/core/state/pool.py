@@ -40,8 +40,6 @@ class Overtaking:
     end during its hint, as the gain of an integrating controller falls with the delay of its loop (Ziegler and Nichols, 1942).
     """
 
-    __slots__ = ("share",)
-
     def __init__(self) -> None:
         self.share = 0.0
 
@@ -81,8 +79,6 @@ class OfferedWork:
     W / (1 - load), load being the part of the engine's time that shorter work asks for (the mean-value law of non-preemptive
     priorities: Cobham 1954; for shortest job first Phipps 1956). Where that asks for all of it, there is no such time.
     """
-
-    __slots__ = ("_below", "_rates", "_second", "_served", "_since")
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -235,8 +231,6 @@ class Route:
     Of its `readers`, which read prompts for those that decode, `readers_up` take work.
     """
 
-    __slots__ = ("engines", "pool", "readers", "readers_up", "up")
-
     def __init__(self, engines: tuple[Engine, ...], pool: Pool, readers: tuple[Engine, ...] = ()) -> None:
         self.engines = engines
         self.pool = pool
@@ -272,8 +266,6 @@ class LaneQueue:
     `offered` is the work that arrives by size, where the shortest goes first. One that is not `is_open` belongs to a
     draft alone.
     """
-
-    __slots__ = ("_answers", "is_open", "offered", "order", "route", "settings", "window")
 
     def __init__(self, settings: LaneSettings, route: Route, order: Order) -> None:
         self._answers = 0
@@ -335,8 +327,6 @@ class LaneQueue:
 
 class Routes:
     """Finds the route of a model; built when engines come or leave, and told when one goes up or down."""
-
-    __slots__ = ("_by_model", "_only_pool", "_pinned", "_pool_of", "_unlisted", "every", "pools")
 
     def __init__(
         self,

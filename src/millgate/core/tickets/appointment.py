@@ -14,8 +14,6 @@ from millgate.core.tickets import KEPT_S, KEPT_SHARE, LATE_SHARE, SOONEST_RETURN
 class Appointment:
     """One hint that a client was given: told at `told_at` to return after `hint_s`, which is at `due_at`; core seconds."""
 
-    __slots__ = ("due_at", "hint_s", "told_at")
-
     def __init__(self, told_at: float, hint_s: float) -> None:
         self.told_at: Final = told_at
         self.hint_s: Final = hint_s
@@ -90,8 +88,6 @@ class Attendance:
     share of the whole cluster, by the `counts` of all: the weights of the clients that came here when told, by any replica, and of
     those that were told here (`others` has those of the others, None without any). `here` is the part of the last few that was attended here.
     """
-
-    __slots__ = ("_faded_at", "_kinds", "_open", "_tenants", "counts", "here", "others")
 
     def __init__(self) -> None:
         # Weights of what was attended, and of all that came true or lapsed.
@@ -297,8 +293,6 @@ class TenantRecords:
     those of others.
     """
 
-    __slots__ = ("_long", "_mark", "_short", "_slots", "records", "tenant")
-
     def __init__(self, tenant: str, mark: int, slots: "Slots") -> None:
         self.tenant = tenant
         self._mark = mark
@@ -379,8 +373,6 @@ class TenantRecords:
 
 class Slots:
     """The records, a row each; a slot without a line is free. `ends` is the tick with which its appointment or itself ends."""
-
-    __slots__ = ("_rows", "ends", "free", "line")
 
     def __init__(self) -> None:
         self.free: list[int] = []

@@ -54,8 +54,6 @@ class Ends:
     to take one out of. Of the tick `_begun` so many are `_taken`: to take the first out of an array moves all others.
     """
 
-    __slots__ = ("_begun", "_length", "_slots", "_taken", "_ticks")
-
     def __init__(self, notes: Iterable[tuple[int, int]] = ()) -> None:
         self._slots: dict[int, array[int]] = {}
         self._ticks: list[int] = []
@@ -115,8 +113,6 @@ class Bodies:
     The dictionary takes 130 bytes for each of different bodies. Sorted in arrays they took 12, and a refusal 2 us more.
     """
 
-    __slots__ = ("_crowds", "_lone", "_slots")
-
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self._lone: dict[int, int] = {}
@@ -165,8 +161,6 @@ class LineStanding:
     stand there, next first, in parts of a second, `WORK_PARTS` each, as if all returned.
     """
 
-    __slots__ = ("first", "place", "share", "work_s")
-
     def __init__(self, place: int, work_s: float, first: "array[int]", share: float) -> None:
         self.place: Final = place
         self.work_s: Final = work_s
@@ -176,8 +170,6 @@ class LineStanding:
 
 class _ByLength:
     """Tenants by the length of their line, as ordered sets: the longest line is found without a search."""
-
-    __slots__ = ("_tenants", "longest")
 
     def __init__(self) -> None:
         self._tenants: list[dict[str, None] | None] = [None]

@@ -53,8 +53,6 @@ def _chunked(value: bytes, version: bytes) -> bool:
 class UnfinishedHead:
     """Keeps pieces and looks at each byte once or twice, not again with every piece that follows."""
 
-    __slots__ = ("_raw",)
-
     def __init__(self) -> None:
         self._raw = bytearray()
 

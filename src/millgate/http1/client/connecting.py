@@ -23,8 +23,6 @@ class Connecting:
     `failed` is never called before `start` has returned, and neither after `stop`.
     """
 
-    __slots__ = ("_awaited", "_coroutine", "_failed", "_late", "_started", "_stopped", "by", "call")
-
     def __init__(
         self,
         call: UpstreamCall,

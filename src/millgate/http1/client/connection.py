@@ -59,23 +59,6 @@ class ConnectionShelf:
 class UpstreamCall:
     """Implements `Call`: knows its connection once there is one, and ends exactly once."""
 
-    __slots__ = (
-        "_answered",
-        "_done",
-        "_ear",
-        "_heard_before",
-        "_may_retry",
-        "_pool",
-        "_until_head",
-        "connection",
-        "deadline",
-        "head_only",
-        "message",
-        "paused",
-        "receiver",
-        "rest",
-        "sent",
-    )
     # The compiler wants to know what is ever deleted.
     __deletable__ = ("receiver",)
 
@@ -233,22 +216,6 @@ class UpstreamConnection(Addressee):
     It is made for one call, `first`, and then serves others. An `asyncio.Protocol` by its methods alone, so that it can
     be compiled to fixed places.
     """
-
-    __slots__ = (
-        "_clock",
-        "_eof",
-        "_first",
-        "_pool",
-        "_reader",
-        "_transport",
-        "_wide",
-        "call",
-        "checked_at",
-        "peer",
-        "reused",
-        "ssl",
-        "stamp",
-    )
 
     def __init__(self, pool: ConnectionShelf, first: UpstreamCall, ssl: tls.SSLContext | None = None) -> None:
         self.ssl = ssl

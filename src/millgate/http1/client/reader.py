@@ -37,32 +37,6 @@ class AnswerReader:
     is over, `surplus` that something came after it, `keep_alive` that the connection may be used again.
     """
 
-    __slots__ = (
-        "_at_chunk",
-        "_barren_bytes",
-        "_chunked",
-        "_cut",
-        "_digits",
-        "_head_limit_bytes",
-        "_headless",
-        "_informational",
-        "_informational_limit",
-        "_known",
-        "_parser",
-        "_pieces",
-        "_repeated",
-        "_size_left",
-        "head",
-        "keep_alive",
-        "on_body",
-        "on_headers_complete",
-        "on_message_complete",
-        "parts",
-        "surplus",
-        "touched",
-        "whole",
-    )
-
     def __init__(self, head_limit_bytes: int, informational_limit: int) -> None:
         self._head_limit_bytes = head_limit_bytes
         self._informational_limit = informational_limit

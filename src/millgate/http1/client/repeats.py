@@ -23,8 +23,6 @@ class Notes:
     They are no part of what the head says, so any two are equal.
     """
 
-    __slots__ = ("kept",)
-
     def __init__(self) -> None:
         self.kept: Any = None
 
@@ -37,8 +35,6 @@ class Notes:
 
 class Cut:
     """A head's bytes before and after the digits of its Content-Length, and which of its fields that is."""
-
-    __slots__ = ("_after_bytes", "_before_bytes", "after", "before", "position")
 
     def __init__(self, before: bytes, after: bytes, position: int) -> None:
         self.before = before

@@ -24,8 +24,6 @@ class Sweep:
     because this process was.
     """
 
-    __slots__ = ("_check", "_forgave", "_forgive", "_loop", "_timer", "now")
-
     def __init__(
         self, check: Callable[[float], None], forgive: Callable[[float], None] = _unforgiving
     ) -> None:

@@ -11,8 +11,6 @@ _FLOOD_BYTES: Final = 1024 * 1024
 class Backlog:
     """One connection's pipelined bytes, `held` while their turn has not come."""
 
-    __slots__ = ("_dropped_bytes", "_limits", "held")
-
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
         self.held = bytearray()

@@ -26,8 +26,6 @@ class ByteBudget:
     bytes on a tenant and a peer too.
     """
 
-    __slots__ = ("held_bytes", "limit_bytes", "peers", "tenants", "whole")
-
     def __init__(self, limit_bytes: int = DEFAULT_BUDGET_BYTES) -> None:
         if limit_bytes < 0:
             raise ValueError(f"limit_bytes is {limit_bytes}, the least is 0")
@@ -58,8 +56,6 @@ class ByteBudget:
 
 class Share:
     """Books bytes on the whole budget, on one tenant and on one peer: as `ByteBudget` does, within their shares."""
-
-    __slots__ = ("_budget", "_peer", "_tenant")
 
     def __init__(self, budget: ByteBudget, tenant: str, peer: str) -> None:
         self._budget = budget

@@ -35,8 +35,6 @@ class TimeoutVerdict(enum.Enum):
 class ConnectionDeadlines:
     """One connection's deadline, `until`, and what it means when it passes."""
 
-    __slots__ = ("_body_since", "_clock", "_cut_at", "_limits", "_taken_bytes", "_wire", "phase", "until")
-
     def __init__(self, clock: Sweep, limits: ServerLimits, wire: Wire) -> None:
         self._clock = clock
         self._limits = limits

@@ -47,23 +47,6 @@ class ExchangeConnection:
 class HttpExchange:
     """Implements `Exchange`: frames what the application writes, and never lets a cut answer look whole (INV-10)."""
 
-    __slots__ = (
-        "_chunked",
-        "_connection",
-        "_extra",
-        "_over",
-        "_pending",
-        "_silent",
-        "_size_left",
-        "gone",
-        "head",
-        "keep_alive",
-        "may_chunk",
-        "reserved_bytes",
-        "share",
-        "started",
-    )
-
     def __init__(self, connection: ExchangeConnection, intake: Intake) -> None:
         self._connection = connection
         self.head: RequestHead = intake.head

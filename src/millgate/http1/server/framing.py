@@ -143,8 +143,6 @@ class ChunkHeads:
     of what has been read of the present body.
     """
 
-    __slots__ = ("_ends", "_limits", "_open", "_parts", "_wire_bytes", "on_complete", "on_header", "tail")
-
     def __init__(self, parts: list[bytes | None], limits: ServerLimits) -> None:
         self._parts = parts
         self._limits = limits

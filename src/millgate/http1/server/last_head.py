@@ -12,8 +12,6 @@ _DIGITS_ROOM: Final = 16
 class LastHead:
     """One connection's last plain head: HTTP/1.1, kept alive, with a body of known length, and nothing expected."""
 
-    __slots__ = ("_cut", "_digits", "_head", "_length")
-
     def __init__(self) -> None:
         self._cut: Cut | None = None
         self._head: RequestHead | None = None

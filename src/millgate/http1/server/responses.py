@@ -21,8 +21,6 @@ def _lines(headers: Headers | Lines) -> Lines:
 class ResponseHeads:
     """Builds heads; `refresh` moves the date, the sweep calls it."""
 
-    __slots__ = ("_openings", "_second")
-
     def __init__(self) -> None:
         self._openings: dict[int, bytes] = {}
         self._second = 0

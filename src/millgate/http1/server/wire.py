@@ -21,8 +21,6 @@ _TCP_INFO: Final[int] = getattr(socket, "TCP_INFO", 0)
 class Wire(Addressee):
     """Writes to a transport from the time that it is there until it is lost; nowhere before and after."""
 
-    __slots__ = ("_deaf", "_outbox", "_transport")
-
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._transport: asyncio.Transport | None = None

@@ -61,8 +61,6 @@ class HeaderReader:
     is bounded (4096 lines of 256 bytes), starts again when it is full, and never holds a credential.
     """
 
-    __slots__ = ("_find", "_known")
-
     def __init__(self) -> None:
         self._known = _KnownLines()
         self._find = self._known.__getitem__
@@ -105,8 +103,6 @@ class HeaderWriter:
 
     For headers that are passed on, where nearly every pair has been seen before.
     """
-
-    __slots__ = ("_find", "_known")
 
     def __init__(self, reserved: frozenset[bytes] = FRAMING) -> None:
         self._known = _KnownPairs(reserved)

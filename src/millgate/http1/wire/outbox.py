@@ -27,8 +27,6 @@ class Outbox:
     Code that closes, half-closes or cuts a transport calls `send` first. `soon` is the loop's `call_soon`.
     """
 
-    __slots__ = ("_letters", "_soon")
-
     def __init__(self, soon: Callable[[Callable[..., Any]], object]) -> None:
         self._soon = soon
         self._letters: list[tuple[Addressee, bytes]] = []

@@ -58,8 +58,6 @@ def tell_broken(owner: AnswerOwner) -> None:
 class CallHolder:
     """Holds the call of one answer from the time that its engine is asked."""
 
-    __slots__ = ("_call",)
-
     _call: Call | None
 
     def break_off(self) -> None:
@@ -83,8 +81,6 @@ class WholeAnswer:
 
     `bound` hears when it was given up; None where a stream was asked for, whose deadline ends with the first byte that is passed on.
     """
-
-    __slots__ = ("_bound", "_ends", "_flows", "_head", "_kept", "_owner", "_size", "_started")
 
     def __init__(self, owner: AnswerOwner, bound: WholeBound | None = None) -> None:
         self._owner = owner

@@ -15,8 +15,6 @@ _NAME: Final = b"stream_options"
 class AskedUsage:
     """What engines have made of `stream_options`; beyond a bound all of it is forgotten."""
 
-    __slots__ = ("_clock", "_refused_until")
-
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._refused_until: dict[str, float] = {}

@@ -89,25 +89,6 @@ class HttpAttempt(CallHolder, DecisionListener):
 
     is_work: ClassVar[bool] = True
 
-    __slots__ = (
-        "_asked_usage",
-        "_body",
-        "_desk",
-        "_engine",
-        "_expires_at",
-        "_facts",
-        "_reading",
-        "_untold",
-        "dialect",
-        "exchange",
-        "extra",
-        "number",
-        "over",
-        "own_key",
-        "request_id",
-        "stream",
-    )
-
     def __init__(
         self,
         desk: HttpDesk,

@@ -183,8 +183,6 @@ class _Line:
 class _Part:
     """One owner's share of a batch, which its attempt holds as its call."""
 
-    __slots__ = ("_alone", "_house", "batch", "expires_at", "gone", "line", "outgoing", "texts")
-
     def __init__(self, house: Coalescing, outgoing: _Outgoing, texts: TextsRequest) -> None:
         self._house = house
         self._alone: Call | None = None
@@ -255,8 +253,6 @@ class _Part:
 
 class _Batch:
     """One call for several owners; receives its answer and parts it."""
-
-    __slots__ = ("_body", "_call", "_head", "_line", "_over", "_parts", "_size")
 
     def __init__(self, line: _Line, parts: list[_Part]) -> None:
         self._line = line

@@ -45,8 +45,6 @@ def over_two(
 class TwoEngines:
     """An `Upstream` for one attempt."""
 
-    __slots__ = ("_asked", "attempt", "driver", "engine", "lines_for", "reader", "stream")
-
     def __init__(
         self,
         driver: Driver,
@@ -89,22 +87,6 @@ class TwoEngines:
 
 class _TwoLegs:
     """Implements `Call`: the call that is under way, to one engine or the other."""
-
-    __slots__ = (
-        "_body",
-        "_call",
-        "_expires_at",
-        "_fetch_by",
-        "_house",
-        "_is_last",
-        "_lines",
-        "_may_retry",
-        "_method",
-        "_paused",
-        "_receiver",
-        "_target",
-        "is_over",
-    )
 
     def __init__(
         self,
@@ -264,8 +246,6 @@ class _TwoLegs:
 
 class _SecondLeg:
     """Receives the answer and passes it on, its cached tokens corrected, once it shows that the prompt was there."""
-
-    __slots__ = ("_begun", "_cached", "_call", "_head", "_is_stream", "_receiver", "_rest", "_room")
 
     def __init__(self, call: _TwoLegs, receiver: Receiver, cached_tokens: int) -> None:
         self._call = call

@@ -24,8 +24,6 @@ class KeptAlive:
     Implements `Exchange`, so that the responder need not know that the head has been sent.
     """
 
-    __slots__ = ("_dialect", "_early", "_every_s", "_heard", "_inner", "_over", "_request_id", "_timer")
-
     def __init__(self, inner: Exchange, dialect: Dialect, request_id: bytes, every_s: float) -> None:
         self._inner = inner
         self._dialect = dialect

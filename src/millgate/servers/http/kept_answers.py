@@ -28,8 +28,6 @@ class Keeper(NamedTuple):
 class KeptAnswers:
     """Ids of stored answers and their keepers; `on_new` hears of each that was not known, where other processes are to know it."""
 
-    __slots__ = ("_keepers", "_most", "on_new")
-
     def __init__(self, most: int = MOST_KEPT) -> None:
         self._most = most
         self._keepers: OrderedDict[str, Keeper] = OrderedDict()

@@ -34,8 +34,6 @@ class LongDesk:
 class LongRequest:
     """One request whose body is being read; its bytes stay booked, and its connection waits for its answer."""
 
-    __slots__ = ("_desk", "_request", "waiting")
-
     def __init__(self, desk: LongDesk, request: DoorRequest) -> None:
         self._desk = desk
         self._request = request

@@ -31,20 +31,6 @@ class ModelList:
     lists them or not: providers leave aliases and deployments out, and want headers of their own dialect for their list.
     """
 
-    __slots__ = (
-        "_calls",
-        "_done",
-        "_error_responses",
-        "_exchange",
-        "_left",
-        "_named",
-        "_only",
-        "_pages",
-        "_reading",
-        "_request_id",
-        "_wanted",
-    )
-
     def __init__(
         self,
         exchange: Exchange,

@@ -64,8 +64,6 @@ def tell_whole(call: ReaderCall, receiver: Receiver, head: AnswerHead, body: byt
 class PairedEngines:
     """An `Upstream` for one attempt."""
 
-    __slots__ = ("_driver", "_engine", "_legs", "_lines_for", "_reader")
-
     def __init__(
         self, driver: Driver, reader: EngineRoute, engine: EngineRoute, legs: Admit, lines_for: OnwardLines
     ) -> None:
@@ -109,8 +107,6 @@ class PairedEngines:
 
 class _PairedCall:
     """Implements `Call`: the calls to both engines; that to the one that reads is None once it is over."""
-
-    __slots__ = ("_answering", "_attempt", "_driver", "_has_begun", "_reading", "_receiver", "is_over")
 
     def __init__(self, driver: Driver, attempt: int, receiver: Receiver) -> None:
         self._driver, self._attempt, self._receiver = driver, attempt, receiver
@@ -217,8 +213,6 @@ class _PairedCall:
 class _Answering:
     """Receives the answer and passes it on as it comes."""
 
-    __slots__ = ("_call", "_is_good", "_receiver")
-
     def __init__(self, call: _PairedCall, receiver: Receiver) -> None:
         self._call, self._receiver = call, receiver
         self._is_good = False
@@ -253,8 +247,6 @@ class _Answering:
 
 class ReaderAnswer:
     """Receives the answer of the engine that reads, whole; it is empty where it is too long."""
-
-    __slots__ = ("_call", "_head", "_parts", "_room")
 
     def __init__(self, call: ReaderCall) -> None:
         self._call = call

@@ -34,18 +34,6 @@ class LightRequest(CallHolder):
 
     is_work: ClassVar[bool] = False
 
-    __slots__ = (
-        "_begun",
-        "_done",
-        "_engines",
-        "_send",
-        "dialect",
-        "exchange",
-        "extra",
-        "own_key",
-        "request_id",
-    )
-
     def __init__(
         self,
         exchange: Exchange,
@@ -148,8 +136,6 @@ _RETRY_S: Final = 1.0
 
 class _Tenant:
     """What one tenant has under way: how many requests in a place, and its streams with the time at which each was asked for."""
-
-    __slots__ = ("placed", "streams")
 
     def __init__(self) -> None:
         self.placed = 0

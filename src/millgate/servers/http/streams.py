@@ -59,30 +59,6 @@ class StreamAnswer:
     request has one answer: then an event that says that one goes on has no other in it, which may end.
     """
 
-    __slots__ = (
-        "_alone",
-        "_dialect",
-        "_done",
-        "_ending",
-        "_exchange",
-        "_finish",
-        "_flowing",
-        "_head",
-        "_heard_content",
-        "_no_usage",
-        "_owner",
-        "_peeked",
-        "_peeked_bytes",
-        "_splitter",
-        "_started",
-        "_strip_usage",
-        "_unfinished",
-        "_usage",
-        "_whole",
-        "_write",
-        "events",
-    )
-
     def __init__(self, owner: AnswerOwner, *, strip_usage: bool, alone: bool = True) -> None:
         self._owner = owner
         self._exchange = owner.exchange

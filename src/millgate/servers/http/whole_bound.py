@@ -34,8 +34,6 @@ class WholeBound:
     `began_at` and `expires_at` are times of the running loop, `allowed_s` is what the client allows from its arrival on.
     """
 
-    __slots__ = ("_admit", "_allowed_s", "_began_at", "_expires_at", "_facts", "_told")
-
     def __init__(
         self,
         told: Callable[[GivenUp], None],

@@ -11,8 +11,6 @@ HEAD_BYTES: Final = 4 * 1024
 class AnswerEnds:
     """Keeps the first bytes of an answer, and of its end `tail_bytes` or the newest piece, whichever is longer."""
 
-    __slots__ = ("_head", "_tail", "_tail_bytes")
-
     def __init__(self, tail_bytes: int) -> None:
         self._head = b""
         self._tail = bytearray()

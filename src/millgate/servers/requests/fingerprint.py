@@ -29,8 +29,6 @@ def ends(body: bytes) -> bytes:
 class KeptBody:
     """A request's body as long as it may have to be sent (again), and what recognises the request after that."""
 
-    __slots__ = ("_remembered", "_size_bytes", "data")
-
     def __init__(self, data: bytes) -> None:
         self.data = self._remembered = data
         self._size_bytes = len(data)

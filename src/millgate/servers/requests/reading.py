@@ -36,23 +36,6 @@ class HeadReading:
     the request cannot be served whatever its body.
     """
 
-    __slots__ = (
-        "_onward",
-        "allowed_s",
-        "caller",
-        "callers",
-        "complaint",
-        "conversation",
-        "dialect",
-        "given_id",
-        "read",
-        "retries",
-        "session",
-        "steering",
-        "ticket",
-        "trusted",
-    )
-
     def __init__(self, head: RequestHead, callers: Callers, caller: Caller) -> None:
         named = head.named if head.named is not None else dict(reversed(head.headers))
         given_id = named.get(b"x-request-id")
@@ -112,8 +95,6 @@ class HeadReading:
 
 class DoorRequest:
     """One request at a door: its exchange, the number and the id of its attempt, what its head said, and its body."""
-
-    __slots__ = ("body", "exchange", "number", "reading", "request_id")
 
     def __init__(
         self, exchange: Exchange, number: int, request_id: bytes, reading: HeadReading, body: bytes

@@ -279,7 +279,6 @@ def _path_lanes(loaded: Loaded) -> Iterator[tuple[bytes, str]]:
 
 
 def _callers(loaded: Loaded) -> CallerSettings:
-    """Return the callers that are admitted, digests as bytes and lanes by path."""
     config = loaded.config
     rules = [
         TenantRule(

@@ -51,7 +51,6 @@ def _verdict(state: State) -> Iterator[Text]:
 
 
 def _warnings(state: State) -> Iterator[Text]:
-    """Yield alarms and advice in words."""
     for pool in _rows(state, "pools"):
         for alarm in _rows(pool, "alarms"):
             yield Text(f"! {_clean(alarm.get('words', ''), 300)}", "yellow")

@@ -116,7 +116,6 @@ class _Watcher:
         self._bar = size >= _BAR_BYTES and not quiet and sys.stderr.isatty()
 
     def see(self, told: "Told") -> None:
-        """Show one reply."""
         if self._bar:
             self._draw(told.taken_bytes)
         reply = told.reply

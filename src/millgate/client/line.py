@@ -137,14 +137,12 @@ class _Job(NamedTuple):
     session: str = ""
 
     def manifest(self) -> Manifest:
-        """Return what is said about the payload."""
         chunks = max(1, -(-len(self.payload) // self.chunk_bytes))
         digest = hashlib.sha256(self.payload).hexdigest()
         sizes = (len(self.payload), self.chunk_bytes, chunks)
         return Manifest("payload", self.content_type, "", "", *sizes, digest, self.want_result, self.session)
 
     def chunks(self) -> Iterator[LineChunk]:
-        """Yield the payload in pieces."""
         for index, offset in enumerate(range(0, len(self.payload), self.chunk_bytes)):
             piece = self.payload[offset : offset + self.chunk_bytes]
             yield LineChunk(

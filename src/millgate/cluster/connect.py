@@ -65,7 +65,6 @@ class _ByName:
         self.evalsha, self.eval = client.evalsha, client.eval
 
     async def aclose(self) -> None:
-        """End all connections."""
         for each in (self._client, *self._sentinel.sentinels):
             await each.aclose()
 

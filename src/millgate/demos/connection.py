@@ -84,12 +84,10 @@ class _Attempt:
         self._first_token_at: float | None = None
 
     def on_head(self, head: AnswerHead) -> None:
-        """Keep the status and the header fields."""
         self._status = head.status
         self._headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers}
 
     def on_data(self, data: bytes) -> None:
-        """Look for the first token, and keep the end."""
         self._tail = (self._tail + data)[-TAIL_BYTES:]
         if self._first_token_at is None and self._status == 200 and CONTENT.search(self._tail):
             self._first_token_at = self.loop.time()

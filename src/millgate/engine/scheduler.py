@@ -174,7 +174,6 @@ class Scheduler:
         self._leaving.clear()
 
     def _release(self, progress: SequenceProgress) -> None:
-        """Stop a running sequence and free its blocks."""
         self._stop(progress)
         self.blocks.give_back(progress)
 

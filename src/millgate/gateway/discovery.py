@@ -88,7 +88,6 @@ class Discovery:
             self._watching = None
 
     def _watch(self) -> None:
-        """Have one task for each name, and one for the file."""
         loop, settings = asyncio.get_running_loop(), self._settings
         for name in [name for name in self._looking if name not in settings.names]:
             self._looking.pop(name).cancel()

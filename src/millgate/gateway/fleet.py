@@ -48,19 +48,16 @@ class _Engine(NamedTuple):
         self.check.start()
 
     def stop(self) -> None:
-        """Stop watching."""
         self.watch.stop()
         self.adapters.stop()
         self.check.stop()
 
     @property
     def pools(self) -> tuple[UpstreamPool, ...]:
-        """All its connections."""
         return self.pool, *self.watch_pools
 
     @property
     def route(self) -> EngineRoute:
-        """How the doors reach it."""
         address = self.address
         return EngineRoute(
             address.name,

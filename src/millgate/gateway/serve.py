@@ -125,7 +125,6 @@ def _reloader(
 
 
 async def _stop_reloading(reloader: Reloader, sizes: EngineSizes | None) -> None:
-    """Take no engines and no settings any more."""
     if sizes is not None:
         sizes.discovery.stop()
     await reloader.stop()

@@ -180,18 +180,15 @@ class _Client:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Pass a message of the application on."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
         await self._send(message)
 
     async def respond(self, answer: RefusalAnswer) -> None:
-        """Send a whole answer."""
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await self._send({"type": "http.response.body", "body": answer.body})
 
     def close(self) -> None:
-        """Stop listening."""
         if self._watching is not None:
             self._watching.cancel()

@@ -166,7 +166,6 @@ def _placed(candidates: tuple[Candidate, ...]) -> str:
 
 
 def _waits_for(decision: Queue, at: float) -> str:
-    """Say which engine is worth waiting for, and for how long."""
     if not decision.candidates:
         return ""
     best = min(decision.candidates, key=lambda each: each.cost_s)
@@ -174,7 +173,6 @@ def _waits_for(decision: Queue, at: float) -> str:
 
 
 def _reshaped(decision: Admit) -> str:
-    """Say how the request was changed so that it need not be refused."""
     if decision.reshaped is None:
         return ""
     lane, most = decision.reshaped
@@ -200,7 +198,6 @@ _CLASSED: Final = {
 
 
 def _back(decision: Admit, at: float) -> str:
-    """Say how well its client kept to what it had been told."""
     assert decision.due_at is not None
     late_s = at - decision.waited_s - decision.due_at
     return f"it was back {seconds(abs(late_s))} {'after' if late_s >= 0.0 else 'before'} its hint"

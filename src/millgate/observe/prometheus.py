@@ -186,7 +186,6 @@ class _Batch(CollectorRegistry):
         self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """Yield them."""
         yield from self._families
 
 

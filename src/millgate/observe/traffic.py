@@ -75,7 +75,6 @@ class _Cache:
         self.lately = Spread()
 
     def add(self, now: float, prompt_tokens: int, cached_tokens: int) -> None:
-        """Count one prompt."""
         self.known = True
         if prompt_tokens > 0:
             self.prompt_tokens += prompt_tokens

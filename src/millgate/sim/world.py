@@ -259,7 +259,6 @@ class World:
     # ---- bookkeeping
 
     def _forget(self, visit: Visit) -> None:
-        """No attempt of this visit is under way any more."""
         if visit.station is not None:
             self._growing[visit.station.name].pop(visit.attempt, None)
             visit.station = None

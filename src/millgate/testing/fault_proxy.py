@@ -156,7 +156,6 @@ class _Pair:
                 writer.close()
 
     def cut(self) -> None:
-        """Reset both sides."""
         for task in self._tasks:
             task.cancel()
         for _reader, writer in (self._onward, self._back):

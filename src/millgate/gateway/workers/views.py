@@ -236,7 +236,6 @@ class _Painter:
         return _known(self._picture)
 
     def history(self) -> tuple[HistoryPoint, ...]:
-        """Return the last ten minutes, oldest first."""
         return self._history
 
     async def prepare(self) -> None:

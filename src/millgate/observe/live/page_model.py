@@ -314,7 +314,6 @@ def _engines(
 
 
 def _tenants(tenants: tuple[TenantTraffic, ...], snapshot: Snapshot) -> tuple[picture.TenantPicture, ...]:
-    """Return the tenants with the most attempts."""
     amplification = {
         _CORE_NAMES.get(each.tenant, each.tenant): _ratio(each.attempts, each.requests)
         for each in snapshot.tenants

@@ -228,7 +228,6 @@ def _words(operation: str, model: str, lane: str, outcome: str, engine: str) -> 
 
 
 def _failed(why: str) -> str:
-    """Return the status of an error."""
     return f',"status":{{"code":2,"message":"{why}"}}'
 
 

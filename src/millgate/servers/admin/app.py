@@ -129,7 +129,6 @@ class _Door:
         self._source = source
 
     def routes(self) -> dict[str, AdminRoute]:
-        """Return them by path."""
         return {
             "/healthz": AdminRoute(self.healthz),
             "/readyz": AdminRoute(self.readyz),

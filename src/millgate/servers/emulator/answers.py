@@ -144,7 +144,6 @@ class _NamedEvents:
         return self._delta((TOKEN_TEXT if self._request.tool is None else " ") * count)
 
     def last_tokens(self, index: int, count: int, finish_reason: str) -> bytes:
-        """The last tokens."""
         self._finish_reason = finish_reason
         return self.tokens(index, count) if count else b""
 

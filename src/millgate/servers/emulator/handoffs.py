@@ -277,7 +277,6 @@ def _ignore(_read: bool) -> None:
 
 
 def _each(given: Value | list[Value] | None) -> list[Value]:
-    """Return one value or a list of them as a list."""
     if given is None:
         return []
     return given if isinstance(given, list) else [given]

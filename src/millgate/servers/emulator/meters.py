@@ -13,7 +13,6 @@ SERIES_ROWS: Final = 900
 
 
 def _bounds(words: str) -> tuple[float, ...]:
-    """Return the numbers in a line of text."""
     return tuple(map(float, words.split()))
 
 

@@ -67,7 +67,6 @@ class EnginePages:
             exchange.respond(200, JSON, self._stats())
 
     def _read(self, exchange: Exchange, path: bytes, body: bytes) -> None:
-        """Answer at once what needs no tokens to be written."""
         try:
             exchange.respond(200, JSON, self.pooling.answer(path, body))
         except BadRequestError as error:

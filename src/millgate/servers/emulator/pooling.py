@@ -86,7 +86,6 @@ class PoolingAnswers:
         }
 
     def _rerank(self, body: bytes) -> object:
-        """Rank the documents in the order in which they came."""
         asked = _decode(body)
         count = len(asked.documents)
         results = [

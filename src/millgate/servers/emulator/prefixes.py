@@ -69,7 +69,6 @@ class PrefixNames:
 
 
 def _rendered(fields: Mapping[str, object], surface: Surface) -> Iterator[list[PromptPiece]]:
-    """Yield the pieces of every prompt of a body that was read without complaint."""
     if surface is Surface.COMPLETION:
         for text in _prompt_texts(fields["prompt"]):
             yield [PromptPiece(b"", text)]

@@ -200,7 +200,6 @@ class _Check(_Question):
     """One question, one answer."""
 
     def on_message(self, data: bytes) -> None:
-        """Answer."""
         status = self._health.status(HealthCheckRequest.FromString(data).service)
         if status == _UNKNOWN:
             self._call.finish(NOT_FOUND, "unknown service")
@@ -213,11 +212,9 @@ class _Watch(_Question):
     """A status that is told whenever it changes."""
 
     def on_message(self, data: bytes) -> None:
-        """Begin to tell."""
         self._health.watch(self._call, HealthCheckRequest.FromString(data).service)
 
     def on_closed(self) -> None:
-        """Stop."""
         self._health.forget(self._call)
 
 

@@ -131,7 +131,6 @@ class _Greeter:
         self._make = make
 
     def meet(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection."""
         return cast("asyncio.Protocol", self._make())
 
     def met(self, protocol: object) -> None:
@@ -149,7 +148,6 @@ class _ProcessStream(CallHandler):
     # ---- what Envoy says
 
     def on_message(self, data: bytes) -> None:
-        """Take one message."""
         self._process.feed(ProcessingRequest.FromString(data))
 
     def on_end(self) -> None:
@@ -158,7 +156,6 @@ class _ProcessStream(CallHandler):
         self.on_closed()
 
     def on_closed(self) -> None:
-        """The stream is over."""
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
@@ -167,16 +164,13 @@ class _ProcessStream(CallHandler):
     # ---- what is said to Envoy
 
     def send(self, response: bytes) -> None:
-        """Send a message after those before it."""
         self._call.reply(response)
 
     def close(self) -> None:
-        """End the stream when all is sent."""
         self._call.finish()
         self.on_closed()
 
     def fail(self, why: str) -> None:
-        """End the stream with INVALID_ARGUMENT."""
         self._call.finish(INVALID_ARGUMENT, why)
         self.on_closed()
 
@@ -189,7 +183,6 @@ class _LogStream(CallHandler):
         self._call = call
 
     def on_message(self, data: bytes) -> None:
-        """Read the entries of a message."""
         message = StreamAccessLogsMessage.FromString(data)
         if (stated := LOG_NAME.fullmatch(message.identifier.log_name)) is not None:
             self._running.expect(float(stated[1]))

@@ -267,7 +267,6 @@ class LineConnection:
                 self._close()
 
     def _pour(self) -> None:
-        """Write results as long as the peer reads."""
         while self._outbox and self._stalled_at is None and not self._stream.is_closing():
             wish = self._outbox[0]
             line = next(wish.lines, None)
@@ -280,7 +279,6 @@ class LineConnection:
             self._part()
 
     def _close(self) -> None:
-        """Close when everything has been written."""
         self._closing = True
         if not self._outbox:
             self._part()

@@ -273,7 +273,6 @@ class Session:
         outcome: JobOutcome = JobOutcome.ABORTED,
         to: To | None = None,
     ) -> Iterator[Wish]:
-        """Say why, drop everything, close."""
         yield SendBytes(replies.aborted(to or To(NO_JOB), self._core(), need, fault, reason, outcome))
         yield from self.leave()
         yield Close()

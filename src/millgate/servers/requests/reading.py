@@ -128,7 +128,6 @@ def _boundary(named: Mapping[bytes, bytes]) -> bytes:
 
 
 def _check_json(named: Mapping[bytes, bytes]) -> None:
-    """Refuse a body that is not JSON by its own account."""
     kind = named.get(b"content-type", b"")
     if kind != _JSON and kind.partition(b";")[0].strip().lower() != _JSON:
         raise _unsupported("content-type must be application/json", "content-type")

@@ -218,7 +218,6 @@ def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
 
 
 def _metrics(summary: Summary) -> dict[str, float]:
-    """Return every number of a run by its name."""
     plain = summary.as_dict()
     metrics = {name: float(value) for name, value in plain.items() if isinstance(value, int | float)}
     metrics |= {f"ttft_{name}_s": value for name, value in plain["ttft_s"].items() if name != "count"}

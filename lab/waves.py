@@ -5,7 +5,7 @@ from lab.engines.plain import PacedStation
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import Outcome
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.clients.retry_behaviour import Honouring, Never
+from millgate.sim.clients.retry_behaviour import NEVER, Honouring
 from millgate.sim.jobs import Job
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
@@ -43,7 +43,7 @@ def third_wave(service_s: float, tenants: int, seed: int) -> tuple[float, float]
     def ended(visit: Visit, _outcome: Outcome | None) -> None:
         over.append((loop.now, visit.attempts))
 
-    away = Crowd(world, Manners(retry_behaviour=Never(labels=False)), streams)
+    away = Crowd(world, Manners(retry_behaviour=NEVER), streams)
     OpenLoop(world, away, iter([job for starts_at in _STAY_AWAY_S for job in wave(starts_at)]))
     back = Crowd(world, Manners(retry_behaviour=Honouring()), streams, 1)
     back.on_over = ended

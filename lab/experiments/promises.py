@@ -24,7 +24,7 @@ from millgate.core.words import DeadlineFrom
 from millgate.engine.profile import find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.clients.retry_behaviour import Honouring, Never
+from millgate.sim.clients.retry_behaviour import Honouring, Sdk
 from millgate.sim.driver import DecidingCore
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.contract import Station
@@ -263,7 +263,7 @@ def attend(case: Case, coming: Iterator[Job], streams: Streams) -> PromiseAccoun
     OpenLoop(world, Crowd(world, Manners(retry_behaviour=Honouring()), streams), present)
     if case.absent:
         staying_away = (job for number, job in absent if is_absent(case, number, job.tenant))
-        OpenLoop(world, Crowd(world, Manners(retry_behaviour=Never(labels=True)), streams, 1), staying_away)
+        OpenLoop(world, Crowd(world, Manners(retry_behaviour=Sdk(0)), streams, 1), staying_away)
     loop.run(case.seconds)
     return witness
 

@@ -21,7 +21,7 @@ from millgate.core.decisions import Admit
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import DeadlineFrom, Outcome
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.clients.retry_behaviour import Never, RetryBehaviour
+from millgate.sim.clients.retry_behaviour import NEVER, RetryBehaviour
 from millgate.sim.engines.contract import Station
 from millgate.sim.jobs import Job
 from millgate.sim.laws import Law, exponential
@@ -55,7 +55,7 @@ class TruthQueue:
     engines: int = 1
     max_queue: int | None = None
     patience: Law | None = None
-    retry_behaviour: RetryBehaviour = field(default_factory=Never)
+    retry_behaviour: RetryBehaviour = NEVER
     shared: bool = False
     mark_s: float = 1.0
     failure: float = 0.0

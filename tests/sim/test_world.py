@@ -8,7 +8,7 @@ from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings, LimitSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, Sdk
+from millgate.sim.clients.retry_behaviour import NEVER, Honouring, Refreshing, Sdk
 from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
@@ -81,10 +81,10 @@ def nothing_is_left(stage: Stage) -> None:
 
 MANNERS = {
     "patient": Manners(),
-    "impatient": Manners(exponential(0.5), Never()),
+    "impatient": Manners(exponential(0.5), NEVER),
     "refreshing": Manners(constant(0.3), Refreshing(chance=1.0, most=3, pause_s=0.2)),
     "sdk": Manners(constant(1.0), Sdk()),
-    "naive": Manners(constant(1.0), Instant(4)),
+    "naive": Manners(constant(1.0), Refreshing(1.0, 4, 0.01)),
     "honouring": Manners(retry_behaviour=Honouring()),
     "stopping midway": Manners(retry_behaviour=Sdk(), stop_share=0.6, stops_reading=exponential(0.5)),
 }

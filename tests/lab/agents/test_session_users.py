@@ -12,7 +12,7 @@ from lab.interpreted import is_compiled
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners
-from millgate.sim.clients.retry_behaviour import Never
+from millgate.sim.clients.retry_behaviour import NEVER
 from millgate.sim.engines.contract import EngineTotals
 from millgate.sim.fleet import uniform_fleet
 from millgate.sim.jobs import Job
@@ -56,7 +56,7 @@ class Stage:
         fleet.populate(self.world, streams)
         self.asked: list[tuple[int, int, float]] = []
         patience = None if patience_s is None else constant(patience_s)
-        manners = Manners(patience, Never() if patience_s is not None else agent_retries())
+        manners = Manners(patience, NEVER if patience_s is not None else agent_retries())
         self.agents = Agents(
             self.world,
             _Noting(self.world, manners, streams, self.asked),

@@ -4,14 +4,7 @@ import pytest
 
 from millgate.core.decisions import Yield
 from millgate.core.words import Reason
-from millgate.sim.clients.retry_behaviour import (
-    Honouring,
-    Instant,
-    Never,
-    Refreshing,
-    RetryBehaviour,
-    Sdk,
-)
+from millgate.sim.clients.retry_behaviour import NEVER, Honouring, Refreshing, RetryBehaviour, Sdk
 from millgate.sim.laws import constant, uniform
 from millgate.sim.randomness import Draws, Streams
 
@@ -52,8 +45,8 @@ def test_the_honouring_come_as_often_as_they_are_told() -> None:
 
 
 def test_the_naive_come_at_once_whatever_is_said() -> None:
-    assert Instant(3, 0.01).after_yield(refused(9.0, retry=False), 3, dice()) == 0.01
-    assert Instant(3, 0.01).after_yield(refused(9.0), 4, dice()) is None
+    assert Refreshing(1.0, 3, 0.01).after_yield(refused(9.0, retry=False), 3, dice()) == 0.01
+    assert Refreshing(1.0, 3, 0.01).after_yield(refused(9.0), 4, dice()) is None
 
 
 def test_people_press_refresh_by_chance_and_not_for_ever() -> None:
@@ -64,7 +57,7 @@ def test_people_press_refresh_by_chance_and_not_for_ever() -> None:
     assert person.after_failure(3, dice(0.4)) is None
 
 
-@pytest.mark.parametrize("retry_behaviour", [Never(), Sdk(), Instant(), Honouring(), Refreshing()])
+@pytest.mark.parametrize("retry_behaviour", [NEVER, Sdk(), Refreshing(1.0), Honouring(), Refreshing()])
 def test_nobody_comes_back_before_now(retry_behaviour: RetryBehaviour) -> None:
     draws = Streams(2).draws("dice", uniform(0.0, 1.0).sample)
     pauses = [retry_behaviour.after_failure(1, draws) for _ in range(100)]

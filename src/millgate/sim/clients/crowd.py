@@ -1,11 +1,11 @@
 """A crowd: users of one temper. Each brings a request, waits, leaves, comes back, or gives up."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millgate.core.decisions import Yield
 from millgate.core.words import Outcome
-from millgate.sim.clients.retry_behaviour import Never, RetryBehaviour
+from millgate.sim.clients.retry_behaviour import NEVER, RetryBehaviour
 from millgate.sim.jobs import Job
 from millgate.sim.laws import Law
 from millgate.sim.randomness import Draws, Streams
@@ -23,7 +23,7 @@ class Manners:
     """
 
     patience: Law | None = None
-    retry_behaviour: RetryBehaviour = field(default_factory=Never)
+    retry_behaviour: RetryBehaviour = NEVER
     stop_share: float = 0.0
     stops_reading: Law | None = None
 

@@ -6,7 +6,7 @@ to 8 s, each cut by up to a quarter at random. A hint up to two minutes is taken
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from millgate.core.decisions import Yield
 from millgate.sim.randomness import Draws
@@ -34,23 +34,6 @@ class RetryBehaviour(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Never:
-    """Takes the first answer for the last."""
-
-    labels: bool = False
-
-    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Give up."""
-        del decision, attempts, dice
-        return None
-
-    def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """Give up."""
-        del attempts, dice
-        return None
-
-
-@dataclass(frozen=True, slots=True)
 class Sdk:
     """The official SDKs: a few retries, the hint where there is one, else exponential back-off."""
 
@@ -73,23 +56,8 @@ class Sdk:
         return float(pause_s * (1.0 - _SDK_JITTER * dice.next()))
 
 
-@dataclass(frozen=True, slots=True)
-class Instant:
-    """A loop without manners: again at once, whatever the answer said."""
-
-    retries: int = 10
-    pause_s: float = 0.01
-    labels: bool = False
-
-    def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Come back at once."""
-        del decision
-        return self.after_failure(attempts, dice)
-
-    def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """Come back at once."""
-        del dice
-        return self.pause_s if attempts <= self.retries else None
+NEVER: Final = Sdk(retries=0, labels=False)
+"""Takes the first answer for the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +79,7 @@ class Honouring:
 
 @dataclass(frozen=True, slots=True)
 class Refreshing:
-    """A person at a page: presses refresh when tired or refused, with this chance, until out of temper."""
+    """A person at a page: presses refresh when tired or refused, with this chance, until out of temper. A loop without manners always does."""
 
     chance: float = 0.7
     most: int = 3
@@ -119,12 +87,12 @@ class Refreshing:
     labels: bool = False
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
-        """Press refresh, by chance; a person does not read headers."""
+        """Press refresh, by chance, whatever the headers say."""
         del decision
         return self.after_failure(attempts, dice)
 
     def after_failure(self, attempts: int, dice: Draws) -> float | None:
         """Press refresh, by chance."""
-        if attempts > self.most or dice.next() >= self.chance:
+        if attempts > self.most or (self.chance < 1.0 and dice.next() >= self.chance):
             return None
         return self.pause_s

@@ -23,7 +23,7 @@ from millgate.config.values import Count, Duration, Number, Section, YesOrNo
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import DEFAULT_PROFILE, load_profiles
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
-from millgate.sim.clients.retry_behaviour import Honouring, Instant, Never, Refreshing, RetryBehaviour, Sdk
+from millgate.sim.clients.retry_behaviour import NEVER, Honouring, Refreshing, RetryBehaviour, Sdk
 from millgate.sim.engines.contract import EngineTotals
 from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.experiments.contract import FEWEST_SEEDS, Arm, Experiment, Measured
@@ -39,9 +39,9 @@ from millgate.sim.traces.synthetic import LENGTHS
 from millgate.sim.world import World
 
 _RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {
-    "none": Never(),
+    "none": NEVER,
     "sdk": Sdk(),
-    "instant": Instant(),
+    "instant": Refreshing(chance=1.0, most=10, pause_s=0.01),
     "honouring": Honouring(),
     "refreshing": Refreshing(),
 }

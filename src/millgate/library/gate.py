@@ -26,7 +26,7 @@ from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, S
 from millgate.core.sizing.service_demand import PRIOR_BYTES_PER_TOKEN
 from millgate.core.snapshot import Snapshot
 from millgate.core.words import DeadlineFrom, FailureKind, Reason, Sent
-from millgate.library.threaded_driver import ThreadedDriver
+from millgate.library.threaded_driver import ThreadedDriver, Waiter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,16 +187,16 @@ class Slot:
         if _get_running_loop() is not None:
             raise RuntimeError(_BLOCKS)
         told = threading.Event()
-        turn = _Turn(told.set)
-        self._ask(turn)
+        waiter = Waiter(told.set)
+        self._ask(waiter)
         try:
-            while turn.decision is None:
+            while waiter.decision is None:
                 if not told.wait(self._driver.wake_in_s()):
                     self._driver.tick()
         except BaseException:
             self._abandon()
             raise
-        return self._take(turn.decision)
+        return self._take(waiter.decision)
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(error)
@@ -207,16 +207,16 @@ class Slot:
         if (loop := _get_running_loop()) is None:
             raise RuntimeError(_NOT_ASYNCIO)
         told = asyncio.Event()
-        turn = _Turn(lambda: loop.call_soon_threadsafe(told.set))
-        self._ask(turn)
+        waiter = Waiter(lambda: loop.call_soon_threadsafe(told.set))
+        self._ask(waiter)
         try:
-            while turn.decision is None:
+            while waiter.decision is None:
                 await _wait(told, self._driver.wake_in_s())
                 self._driver.tick()
         except BaseException:
             self._abandon()
             raise
-        return self._take(turn.decision)
+        return self._take(waiter.decision)
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._leave(error)
@@ -227,11 +227,11 @@ class Slot:
         """Count this work as failed although no exception leaves the block."""
         self._failed = True
 
-    def _ask(self, turn: "_Turn") -> None:
+    def _ask(self, waiter: Waiter) -> None:
         if self._entered:
             raise RuntimeError("a slot can be entered once; ask the gate for another")
         self._entered = True
-        self._driver.ask(self._arrival, turn)
+        self._driver.ask(self._arrival, waiter)
 
     def _take(self, decision: Admit | Yield) -> Self:
         if isinstance(decision, Yield):
@@ -254,23 +254,6 @@ class Slot:
             self._driver.post(
                 FirstToken(number), Finished(number, output_tokens=self._arrival.answers), Released(number)
             )
-
-
-class _Turn:
-    """Remembers the answer and wakes the caller that waits for it."""
-
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self.decision: Admit | Yield | None = None
-        self.wake = wake
-
-    def decided(self, decision: Admit | Yield) -> bool:
-        """Take note, then wake; return False where the loop that waited is closed."""
-        self.decision = decision
-        try:
-            self.wake()
-        except RuntimeError:
-            return False
-        return True
 
 
 async def _wait(told: asyncio.Event, within_s: float | None) -> None:

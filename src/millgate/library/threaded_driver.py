@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Protocol
 from weakref import WeakSet
 
 from millgate.core.decisions import Admit, Decision, Yield
@@ -21,11 +20,21 @@ from millgate.core.snapshot import Snapshot
 from millgate.wiring.governor import build_governor
 
 
-class Waiter(Protocol):
-    """The caller; told once, from any thread, while the lock is held: it must only take note."""
+class Waiter:
+    """Remembers the answer and wakes the caller that waits for it."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.decision: Admit | Yield | None = None
+        self._wake = wake
 
     def decided(self, decision: Admit | Yield) -> bool:
-        """Take the answer; return whether the caller can still hear it."""
+        """Take note, then wake, from any thread while the lock is held; return False where the loop that waited is closed."""
+        self.decision = decision
+        try:
+            self._wake()
+        except RuntimeError:
+            return False
+        return True
 
 
 class ThreadedDriver:

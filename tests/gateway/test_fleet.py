@@ -45,7 +45,7 @@ class Plant:
 
     @property
     def stances(self) -> list[Stance]:
-        return [each.stance for each in self.gateway._fleet.standings]
+        return [each.stance for each in self.gateway.fleet.standings]
 
     def outcomes(self) -> dict[str, int]:
         return {word.value: n for word, n in self.gateway.driver.snapshot().lanes[0].outcomes if n}
@@ -234,7 +234,7 @@ def test_one_clients_bad_requests_neither_hide_that_an_engine_fails_nor_end_its_
         async with plant(2) as stand:
             for engine in stand.engines:
                 engine.script = half_dead
-            check = stand.gateway._fleet._engines["a"].check
+            check = stand.gateway.fleet._engines["a"].check
             for _ in range(12):
                 assert (await stand.ask(chat("unknown"))).status in {404, 503}
                 if (await stand.ask()).status == 503:
@@ -288,7 +288,7 @@ def test_a_health_page_that_turns_bad_takes_the_engine_out_and_its_return_brings
         async with plant(2) as stand:
             stand.engines[0].health = 503
             await until(lambda: stand.up == [False, True])
-            assert stand.gateway._fleet.standings[0].why == "its health page says 503"
+            assert stand.gateway.fleet.standings[0].why == "its health page says 503"
             stand.engines[0].health = 200
             await until(lambda: stand.up == [True, True])
 
@@ -300,7 +300,7 @@ def test_an_engine_without_a_health_page_is_alive() -> None:
     async def body() -> None:
         async with plant(1) as stand:
             stand.engines[0].health = 404
-            health = stand.gateway._fleet._engines["a"].check.health
+            health = stand.gateway.fleet._engines["a"].check.health
             await until(lambda: health._good_looks >= 3)
             assert stand.up == [True]
 

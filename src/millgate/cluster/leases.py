@@ -120,19 +120,11 @@ class LeaseRenewer:
         self._shares: dict[str, float] = {}
         self._last_shares: dict[str, float] | None = None
         self._ends_at = self._asked_at = clock()
-        self._next_s = 0.0
-        self._asks_again = False
-        self._status = LeaseStatus(RenewalState.JOINING, clock(), "no answer yet", 0, 0, 0, 0)
-
-    @property
-    def status(self) -> LeaseStatus:
-        """The state now, and counts since the start."""
-        return self._status
-
-    @property
-    def pause_s(self) -> float:
+        self.pause_s = 0.0
         """How long until the next renewal, from the end of the last."""
-        return self._next_s
+        self._asks_again = False
+        self.status = LeaseStatus(RenewalState.JOINING, clock(), "no answer yet", 0, 0, 0, 0)
+        """The state now, and counts since the start."""
 
     async def run(self) -> None:
         """Renew until cancelled; what goes wrong beside the store is a renewal that failed, too, named by its type alone."""
@@ -141,11 +133,11 @@ class LeaseRenewer:
                 await self.renew()
             except Exception as problem:  # noqa: BLE001 - a renewer that ended would leave its replica without a lease for good
                 self._failed(StoreUnavailableError(f"the renewal failed: {type(problem).__name__}"))
-            await asyncio.sleep(self._next_s)
+            await asyncio.sleep(self.pause_s)
 
     async def renew(self) -> None:
         """Renew once; a replica whose epoch has ended joins anew at once."""
-        self._next_s = self._settings.renewal_s
+        self.pause_s = self._settings.renewal_s
         try:
             await self._ask()
         except FencedError as ended:
@@ -174,39 +166,39 @@ class LeaseRenewer:
         renewal = Renewal(
             self._replica, self._epoch, self._applied, self._settings.lease_s, holdings, shared.lines
         )
-        self._status = self._status._replace(renewals=self._status.renewals + 1)
+        self.status = self.status._replace(renewals=self.status.renewals + 1)
         granted = await self._store.renew(renewal)
         self._take(granted, sent_at)
         # What a tenant lacks, or retries, is worth no renewal of its own.
         wanted = {each.key: each.wanted for each in holdings if not each.key.startswith(_PATIENT)}
         if any(share.amount < wanted.get(share.key, 0.0) for share in granted.shares):
-            self._next_s = min(self._next_s, self._settings.renewal_s * _SOONER)
+            self.pause_s = min(self.pause_s, self._settings.renewal_s * _SOONER)
 
     def _missed(self, problem: StoreUnavailableError) -> None:
         """Do without an answer; where this process itself was stopped while it asked the store may well answer, and is asked again, once."""
         stood_still = self._clock() - self._asked_at > _STANDSTILL * self._settings.lease_s
         self._asks_again = stood_still and not self._asks_again
         if self._asks_again:
-            self._next_s = 0.0
+            self.pause_s = 0.0
         else:
             self._failed(problem)
 
     def _held(self, key: str, now: float) -> float:
-        holds = now < self._ends_at or self._status.state is RenewalState.DEGRADED
+        holds = now < self._ends_at or self.status.state is RenewalState.DEGRADED
         return self._shares.get(key, 0.0) if holds else 0.0
 
     def _take(self, granted: Granted, sent_at: float) -> None:
         """Take an answer over; one that comes after its lease has ended grants nothing any more."""
         now = self._clock()
         shares = {share.key: share.amount for share in granted.shares}
-        self._status = self._status._replace(replicas=granted.replicas)
+        self.status = self.status._replace(replicas=granted.replicas)
         self._epoch = granted.epoch
         ends_at = sent_at + granted.lease_s
         if now >= ends_at:
             self._failed(StoreUnavailableError("the answer came after the lease that it grants"))
             return
         if any(amount < self._shares.get(key, 0.0) for key, amount in shares.items()):
-            self._next_s = self._settings.renewal_s * _SOONER
+            self.pause_s = self._settings.renewal_s * _SOONER
         self._shares = self._last_shares = shares
         self._ends_at = ends_at
         self._apply(Leased(RenewalState.LEASED, granted.shares, ends_at, granted.replicas, granted.lines))
@@ -215,26 +207,26 @@ class LeaseRenewer:
 
     def _fenced(self, ended: FencedError) -> None:
         """Stop using the shares: others may have them."""
-        self._status = self._status._replace(fenced=self._status.fenced + 1)
+        self.status = self.status._replace(fenced=self.status.fenced + 1)
         none = tuple(LeasedShare(key, 0.0) for key in self._shares)
         self._epoch, self._shares, self._last_shares, self._ends_at = 0, {}, {}, self._clock()
-        self._apply(Leased(RenewalState.JOINING, none, float("inf"), self._status.replicas))
+        self._apply(Leased(RenewalState.JOINING, none, float("inf"), self.status.replicas))
         self._enter(RenewalState.JOINING, str(ended))
 
     def _failed(self, problem: Exception) -> None:
         """Keep the last shares while their lease lasts, then what the policy says."""
         now, reason = self._clock(), str(problem)
-        self._status = self._status._replace(failures=self._status.failures + 1)
+        self.status = self.status._replace(failures=self.status.failures + 1)
         if now < self._ends_at:
-            if self._status.state is RenewalState.LEASED:
-                self._next_s = self._settings.renewal_s * _SOONER
+            if self.status.state is RenewalState.LEASED:
+                self.pause_s = self._settings.renewal_s * _SOONER
             # The policy takes over on time, not a pause later.
-            self._next_s = min(self._next_s, self._ends_at - now)
+            self.pause_s = min(self.pause_s, self._ends_at - now)
             self._enter(RenewalState.HOLDING, reason)
             return
         self._shares = {each.key: self._by_policy(each) for each in self._collect().holdings}
         shares = tuple(LeasedShare(key, amount) for key, amount in self._shares.items())
-        self._apply(Leased(RenewalState.DEGRADED, shares, float("inf"), self._status.replicas))
+        self._apply(Leased(RenewalState.DEGRADED, shares, float("inf"), self.status.replicas))
         self._enter(RenewalState.DEGRADED, reason)
 
     def _by_policy(self, holding: Holding) -> float:
@@ -249,12 +241,12 @@ class LeaseRenewer:
         return float(int(amount)) if comes_whole(holding.key) else amount
 
     def _even_share(self, holding: Holding) -> float:
-        replicas = self._status.replicas or self._settings.replicas
+        replicas = self.status.replicas or self._settings.replicas
         return holding.whole / replicas if replicas else 0.0
 
     def _enter(self, state: RenewalState, reason: str) -> None:
-        before = self._status
+        before = self.status
         since = before.since if state is before.state else self._clock()
-        self._status = before._replace(state=state, since=since, reason=reason)
+        self.status = before._replace(state=state, since=since, reason=reason)
         if state is not before.state:
-            self._changed(self._status)
+            self._changed(self.status)

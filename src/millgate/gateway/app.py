@@ -67,9 +67,10 @@ class Gateway:
         self.reloads = self.failed_reloads = 0
         self.reload_success = True
         self.lines_dropped: Callable[[], int] = lambda: 0
-        self._fleet = Fleet(settings.engines, settings.upstream, self.driver, MonotonicClock())
+        self.fleet = Fleet(settings.engines, settings.upstream, self.driver, MonotonicClock())
+        """The engines, with their connections and what watches them."""
         callers = Callers(settings.callers, secret=b"" if place is None else place.secret)
-        self.door = HttpDoor(self.driver, self._fleet.routes, settings.door, callers)
+        self.door = HttpDoor(self.driver, self.fleet.routes, settings.door, callers)
         budget = ByteBudget(settings.byte_budget)
         self.descriptors = Descriptors(self._other_connections, engine_share=_ENGINE_SHARE)
         self.server = HttpServer(
@@ -136,13 +137,13 @@ class Gateway:
             self.exposition.render_in_pieces,
             live,
             traffic=self.observers.traffic,
-            standings=lambda: self._fleet.standings,
+            standings=lambda: self.fleet.standings,
             why=self.observers.why,
             cluster=self.cluster_snapshot,
         )
 
     def _failing(self) -> str:
-        return "; ".join([f"{each.name}: {each.failing}" for each in self._fleet.standings if each.failing])
+        return "; ".join([f"{each.name}: {each.failing}" for each in self.fleet.standings if each.failing])
 
     def _open_admin(self) -> AdminServer | None:
         address = self.settings.admin
@@ -161,19 +162,19 @@ class Gateway:
     async def start(self) -> None:
         """Serve; raises OSError when an address is taken or not ours, with nothing left open."""
         if self.cluster is not None:
-            self.cluster.on_loss = self._fleet.look
+            self.cluster.on_loss = self.fleet.look
             self.cluster.start()
         try:
             await self.doors.open(self.settings)
             if self.extproc is not None:
-                await self.extproc.listen(self.settings.engines, self._fleet.routes)
+                await self.extproc.listen(self.settings.engines, self.fleet.routes)
             if self.admin is not None:
                 await self.admin.start()
         except OSError:
             await self.stop()
             raise
         self.door.start()
-        self._fleet.start()
+        self.fleet.start()
 
     @property
     def port(self) -> int:
@@ -211,12 +212,12 @@ class Gateway:
         self.server.adopt(settings.server, settings.byte_budget)
         self.door.adopt(self.settings.door)
         self.door.entry.replace(settings.callers)
-        self._fleet.adopt(settings.engines, settings.upstream)
+        self.fleet.adopt(settings.engines, settings.upstream)
         if extproc is not None:
-            extproc.adopt(found, self._fleet.routes)
+            extproc.adopt(found, self.fleet.routes)
         self._reroute()
         self.driver.reconfigure(core)
-        self._fleet.tell()
+        self.fleet.tell()
         engines = [each.name for each in self.driver.snapshot().engines]  # those that end what they have, too
         self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
         return _fixed(before, settings)
@@ -232,9 +233,9 @@ class Gateway:
 
     def _reroute(self) -> None:
         """Show the doors the engines as they are now, before the core may name a new one."""
-        self.door.engines = {route.name: route for route in self._fleet.routes}
+        self.door.engines = {route.name: route for route in self.fleet.routes}
         if self.line is not None:
-            self.line.engines = {route.name: route for route in self._fleet.routes}
+            self.line.engines = {route.name: route for route in self.fleet.routes}
 
     async def drain(self) -> None:
         """Refuse new work, let running work end within the grace, and return when nothing is left.
@@ -257,11 +258,6 @@ class Gateway:
             await asyncio.sleep(_DRAIN_LOOK_S)
 
     @property
-    def fleet(self) -> Fleet:
-        """The engines, with their connections and what watches them."""
-        return self._fleet
-
-    @property
     def under_way(self) -> int:
         """How many requests and jobs are not over, over all doors."""
         return self.door.ongoing + (self.line.ongoing if self.line is not None else 0)
@@ -271,12 +267,12 @@ class Gateway:
 
     def _other_connections(self) -> int:
         """Return how many connections are open that are no client's: to engines, and of the admin door."""
-        return self._fleet.connections + (self.admin.connections if self.admin is not None else 0)
+        return self.fleet.connections + (self.admin.connections if self.admin is not None else 0)
 
     async def stop(self) -> None:
         """Close every door and connection at once; harmless when never started."""
         self.door.stop()
-        self._fleet.stop()
+        self.fleet.stop()
         if self.cluster is not None:
             await self.cluster.leave()
         await self.server.close()
@@ -284,7 +280,7 @@ class Gateway:
             await self.extproc.close()
         if self.line is not None:
             await self.line.close()
-        self._fleet.close()
+        self.fleet.close()
         if self.admin is not None:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.admin.stop()

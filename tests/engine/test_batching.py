@@ -247,4 +247,4 @@ def test_mass_aborts_of_waiting_sequences_leave_no_residue() -> None:
         batch.abort(sequence_id, 0.6)
 
     assert (batch.running, batch.waiting) == (1, 0)
-    assert batch._scheduler._queue.places <= 64
+    assert len(batch._scheduler._queue._places) <= 64

@@ -16,11 +16,6 @@ class WaitingQueue:
         self.count = 0
         self._places: deque[SequenceProgress] = deque()
 
-    @property
-    def places(self) -> int:
-        """How many places are kept, those of aborted sequences included."""
-        return len(self._places)
-
     def add(self, progress: SequenceProgress) -> None:
         """Put a sequence at the end."""
         self._places.append(progress)

@@ -126,10 +126,10 @@ def test_the_oldest_response_goes_first() -> None:
     kept = KeptResponses()
     for number in range(MOST_KEPT + 1):
         kept.add(str(number), b"%d" % number)
-    assert kept.find("0") is None
-    assert kept.find("1") == b"1"
-    assert json.loads(kept.drop("1") or b"") == {"id": "1", "object": "response", "deleted": True}
-    assert kept.drop("1") is None
+    assert kept.ask(b"GET", b"0") is None
+    assert kept.ask(b"GET", b"1") == b"1"
+    assert json.loads(kept.ask(b"DELETE", b"1") or b"") == {"id": "1", "object": "response", "deleted": True}
+    assert kept.ask(b"DELETE", b"1") is None
 
 
 def test_what_only_reads_is_answered_in_the_form_of_its_path() -> None:

@@ -61,11 +61,9 @@ class Sessions:
         wait_s = self._guesses.wait_s(peer, now)
         if wait_s > 0.0:
             return wait_s
-        return None if self.is_token(given) else self._guesses.failed(peer, now)
-
-    def is_token(self, given: bytes) -> bool:
-        """Return whether this is the token, in a time that tells neither its length nor where it differs."""
-        return hmac.compare_digest(sha256(given).digest(), self._token_digest)
+        # In a time that tells neither the token's length nor where it differs.
+        is_token = hmac.compare_digest(sha256(given).digest(), self._token_digest)
+        return None if is_token else self._guesses.failed(peer, now)
 
     def open(self) -> str:
         """Return the value of a new cookie."""

@@ -345,14 +345,8 @@ class KeptResponses:
     def ask(self, method: bytes, name: bytes) -> bytes | None:
         """Return what to answer about the response of this name, which may end in `/cancel`; None for an unknown one."""
         answer_id = name.removesuffix(b"/cancel").decode("latin-1")
-        return self.drop(answer_id) if method == b"DELETE" else self.find(answer_id)
-
-    def find(self, answer_id: str) -> bytes | None:
-        """Return one, None when it is not kept."""
-        return self._bodies.get(answer_id)
-
-    def drop(self, answer_id: str) -> bytes | None:
-        """Delete one; return what to say about it, None when it was not kept."""
+        if method != b"DELETE":
+            return self._bodies.get(answer_id)
         if self._bodies.pop(answer_id, None) is None:
             return None
         return msgspec.json.encode({"id": answer_id, "object": "response", "deleted": True})

@@ -23,7 +23,8 @@ from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.judgement import AnswerJudge, let_end
 from millgate.servers.requests.routes import EngineRoute
 
-_BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
+BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
+"""Of a job whose engine has failed, or whose payload is no request."""
 _TOO_LARGE: Final = (Need.PAYLOAD_TOO_LARGE, Fault.QUOTA, OutcomeReason.QUOTA)
 _NO_ROOM: Final = (
     "the answer does not fit into limits.byte_budget now; send fewer jobs at a time, or without want_result"
@@ -258,7 +259,7 @@ class LineAttempt:
                 self._desk.yielded += 1
                 owner.on_yielded(self._job, said.hint_s or words.retry_after_s or 1.0)
             else:
-                owner.on_failed(self._job, *_BACKEND, self._words(message or words.message))
+                owner.on_failed(self._job, *BACKEND, self._words(message or words.message))
         finally:
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 

@@ -24,7 +24,7 @@ from millgate.runtime.guesses import Guesses
 from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
-from millgate.servers.line.attempt import LineAttempt
+from millgate.servers.line.attempt import BACKEND, LineAttempt
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection, Watchlist
 from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineSettings, Readings, Withdraw
@@ -45,7 +45,6 @@ on a peer. Lines and answers have a share of their own: full of uploads, the doo
 _MOST_KIND: Final = 128
 """Characters of a content type; registered ones are at most half as long."""
 _TOO_MANY_GUESSES: Final = (Need.UNAUTHORIZED, Fault.QUOTA, OutcomeReason.QUOTA)
-_BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 
 
 class LineDoor:
@@ -194,7 +193,7 @@ class LineDoor:
         if isinstance(outcome, RequestFacts) and not why:
             self._accept(connection, wish, number, outcome)
         else:
-            connection.on_failed(wish.job, *_BACKEND, ErrorWords(plain_words(why), self.request_id(number)))
+            connection.on_failed(wish.job, *BACKEND, ErrorWords(plain_words(why), self.request_id(number)))
 
     def _accept(self, connection: LineConnection, wish: Ask, number: int, facts: RequestFacts) -> None:
         attempt = LineAttempt(

@@ -84,7 +84,7 @@ test: static fresh ## every check, then every test
 	$(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 1 -m "not engines" --durations=15
 
 explore: packages ## every test with examples that nobody has tried yet, on what is compiled or not, as it lies here
-	$(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 1 -m "not engines" --hypothesis-profile=default
+	$(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 1 -m "not engines" --hypothesis-profile=explore
 
 test-engines: packages fresh ## the gate before real engines that you have; docs/how-to says how to have one
 	$(BIN)/pytest -n 0 -rs tests/engines

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import hatch_build
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A gate must not turn on chance: `make test` tries the same examples each time, `make explore` others.
-settings.register_profile("gate", derandomize=True)
+# A gate must turn neither on chance, so that `make test` tries the same examples each time and `make explore` others, nor on
+# how busy the machine is.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", settings.get_profile("explore"), derandomize=True)
 settings.load_profile("gate")
 
 

@@ -1,6 +1,6 @@
 """INV-11: the sum of what all replicas may use of a shared number is never above the whole, whatever happens to them."""
 
-from hypothesis import HealthCheck, settings as profile, strategies as some
+from hypothesis import settings as profile, strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cluster.replicas import LEASE_S, LINGERS_S, RATE, RENEWAL_S, STREAMS, Cluster, Replica, Sent
@@ -153,7 +153,5 @@ TestLife = Life.TestCase
 TestLife.settings = profile(
     max_examples=100,
     stateful_step_count=60,
-    deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )

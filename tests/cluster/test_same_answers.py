@@ -123,7 +123,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @profile(
     max_examples=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )

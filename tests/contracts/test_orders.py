@@ -26,7 +26,7 @@ WITH_HISTORY: list[Callable[[], Order]] = [
     partial(FairOrder, partial(BoundedShortFirstOrder, 1)),
 ]
 ON_EVERY_ORDER = pytest.mark.parametrize("make", ORDERS)
-QUICK = settings(max_examples=60, deadline=None, derandomize=True)
+QUICK = settings(max_examples=60, derandomize=True)
 
 
 def _waiting(

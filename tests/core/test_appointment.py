@@ -97,7 +97,7 @@ def _arrival(number: int, **more: object) -> Arrived:
     return Arrived(number, prompt_bytes=400, max_tokens=100, **more)  # type: ignore[arg-type]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     back_ms=some.integers(101, 45_000),
     deadline_from=some.sampled_from(DeadlineFrom),

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from hypothesis import given, settings, strategies as some
+from hypothesis import given, strategies as some
 
 from millgate.core.tickets.appointment import ReturnRecord, Slots, TenantRecords, age_key
 
@@ -27,7 +27,6 @@ def _answers(line: TenantRecords, places: list[tuple[int, int]], asked: int) -> 
     )
 
 
-@settings(deadline=None)
 @given(some.lists(some.integers(0, 100), max_size=6), some.randoms(use_true_random=False))
 def test_it_agrees_with_a_sorted_list_of_any_length(lengths: list[int], dice: Random) -> None:
     slots, places, number = Slots(), list[tuple[int, int]](), 0

@@ -69,7 +69,6 @@ _words = some.text(min_size=1, max_size=30)
 _dialects = some.sampled_from((_CHAT, _MESSAGES, _RESPONSES))
 
 
-@settings(deadline=None)
 @given(_dialects, some.lists(_words, min_size=1, max_size=8), some.lists(_words, max_size=8), _words)
 def test_equal_messages_have_equal_marks_whatever_follows(
     path: str, common: list[str], more: list[str], system: str
@@ -78,7 +77,6 @@ def test_equal_messages_have_equal_marks_whatever_follows(
     assert _says(path, *common, *more, tools=[{"name": system}], stream=True)[: len(begun)] == begun
 
 
-@settings(deadline=None)
 @given(_dialects, some.lists(_words, min_size=2, max_size=9), some.data())
 def test_another_message_changes_its_own_mark_and_all_later_ones(
     path: str, contents: list[str], data: some.DataObject
@@ -90,7 +88,6 @@ def test_another_message_changes_its_own_mark_and_all_later_ones(
     assert not {mark for mark, _ in one[at:]} & {mark for mark, _ in changed[at:]}
 
 
-@settings(deadline=None)
 @given(_dialects, some.lists(_words, min_size=1, max_size=8), some.randoms())
 def test_text_in_parts_and_the_order_of_fields_change_nothing(
     path: str, contents: list[str], dice: random.Random
@@ -294,7 +291,7 @@ _part = some.dictionaries(_names, _kinds | _json, max_size=4)
 _turn = some.dictionaries(_names, some.lists(_part, max_size=3) | _kinds | _json, max_size=4)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(_dialects, some.lists(_turn, min_size=1, max_size=4), some.lists(_part, max_size=2) | _json)
 def test_whatever_a_reader_accepts_can_be_marked(path: str, turns: list[Any], system: Any) -> None:
     body = {"model": "m", "input" if path == _RESPONSES else "messages": turns, "system": system, "tools": []}

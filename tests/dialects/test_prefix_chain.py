@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings, strategies as some
+from hypothesis import given, strategies as some
 
 from millgate.core.events import PrefixMarks
 from millgate.dialects.prefix_chain import MOST_MARKS, PrefixChain, mark_seed, seed_of
@@ -22,7 +22,6 @@ def _marks(texts: list[bytes], seed: int = _SEED, answers: list[bool] | None = N
     return chain.marks()
 
 
-@settings(deadline=None)
 @given(some.lists(some.tuples(_text, some.booleans()), max_size=120), some.integers(0, 120))
 def test_an_engine_that_had_a_conversation_has_every_mark_of_its_continuation(
     messages: list[tuple[bytes, bool]], cut: int
@@ -33,7 +32,6 @@ def test_an_engine_that_had_a_conversation_has_every_mark_of_its_continuation(
     assert {mark for mark in has if mark[1] <= end} <= set(had)
 
 
-@settings(deadline=None)
 @given(_texts.filter(len), some.lists(some.just(b"ok"), max_size=15))
 def test_the_end_of_a_conversation_is_found_sixteen_messages_later(
     before: list[bytes], added: list[bytes]
@@ -49,7 +47,6 @@ def test_the_end_of_a_request_is_found_behind_any_number_of_results_of_tools() -
     assert end not in _marks(before + added)
 
 
-@settings(deadline=None)
 @given(_texts.filter(len), some.data())
 def test_one_changed_byte_changes_all_later_marks_and_no_earlier_one(
     texts: list[bytes], data: some.DataObject
@@ -65,7 +62,6 @@ def test_one_changed_byte_changes_all_later_marks_and_no_earlier_one(
         assert (mark == other_mark) == (size <= changed)
 
 
-@settings(deadline=None)
 @given(_texts)
 def test_marks_are_few_rise_and_end_with_the_whole_conversation(texts: list[bytes]) -> None:
     marks = _marks(texts)
@@ -76,7 +72,6 @@ def test_marks_are_few_rise_and_end_with_the_whole_conversation(texts: list[byte
     assert all(0 <= mark < 2**60 for mark, _ in marks)
 
 
-@settings(deadline=None)
 @given(some.integers(33, 400), some.integers(500, 3000))
 def test_of_a_long_conversation_no_part_is_without_marks(messages: int, size: int) -> None:
     message = size + 16

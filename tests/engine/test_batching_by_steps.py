@@ -246,7 +246,7 @@ def same_events(fast: list[BatchEvent], plain: list[BatchEvent]) -> None:
         assert one.at_s == pytest.approx(other.at_s, rel=0, abs=1e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(actions=ACTIONS, bounds=LIMITS)
 def test_many_steps_at_once_give_what_stepping_one_by_one_gives(
     actions: list[tuple[str, int, int, int]], bounds: BatchLimits
@@ -281,7 +281,7 @@ def test_many_steps_at_once_give_what_stepping_one_by_one_gives(
     assert (statistics.running, statistics.waiting, statistics.kv_used_blocks) == (0, 0, 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(actions=ACTIONS, bounds=LIMITS, looks=st.integers(2, 9))
 def test_looking_often_changes_nothing(
     actions: list[tuple[str, int, int, int]], bounds: BatchLimits, looks: int
@@ -307,7 +307,7 @@ def test_looking_often_changes_nothing(
     assert rare.statistics(now + 1000.0) == often.statistics(now + 1000.0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(actions=ACTIONS, bounds=LIMITS)
 def test_blocks_in_use_never_exceed_the_cache(
     actions: list[tuple[str, int, int, int]], bounds: BatchLimits

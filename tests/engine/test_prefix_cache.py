@@ -194,7 +194,7 @@ PROMPTS = st.lists(
 """Which family it belongs to, units, tokens beyond them, answer."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(prompts=PROMPTS, blocks=st.integers(11, 40))
 def test_one_at_a_time_it_is_the_plain_lru_list(
     prompts: list[tuple[int, int, int, int]], blocks: int
@@ -259,7 +259,7 @@ def run(actions: list[tuple[str, int, int, int, int]], batch: Batch, *, named: b
     return events
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(actions=ACTIONS, bounds=BOUNDS)
 def test_whatever_is_shared_every_block_comes_back(
     actions: list[tuple[str, int, int, int, int]], bounds: BatchLimits
@@ -275,7 +275,7 @@ def test_whatever_is_shared_every_block_comes_back(
     assert numbers.prefix_hit_tokens <= numbers.prefix_queried_tokens
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(actions=ACTIONS, bounds=BOUNDS)
 def test_sequences_without_names_are_served_as_without_a_cache(
     actions: list[tuple[str, int, int, int, int]], bounds: BatchLimits

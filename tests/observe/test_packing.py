@@ -174,7 +174,7 @@ def test_every_field_of_every_record_is_tried(record: Any, fields: Fields) -> No
     assert tuple(fields) == record._fields
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.floats(), st.none() | ARRIVALS, st.lists(DECISIONS, max_size=4))
 def test_every_step_comes_back_as_it_was(
     at: float, arrival: Arrived | None, decisions: list[Decision]
@@ -194,7 +194,6 @@ def test_every_step_comes_back_as_it_was(
         )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.none() | ARRIVALS, DECISIONS), max_size=4))
 def test_an_attempt_that_is_in_a_batch_is_never_overlooked(asked: list[tuple[Any, Decision]]) -> None:
     packed = pack([(0.0, None if each is None else facts_of(each), (made,)) for each, made in asked])

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from core.world import governor
 from millgate.core.decisions import Admit
@@ -146,7 +146,6 @@ class Running:
             self.reading += [each.attempt for each in found if isinstance(each, Admit)]
 
 
-@settings(deadline=None)
 @given(st.lists(ENGINES, min_size=1, max_size=6), st.lists(STEPS, max_size=40))
 def test_the_engine_and_its_price_are_those_of_the_plain_formula(
     engines: list[tuple[float, int, int | None, tuple[str, ...]]], steps: list[Step]

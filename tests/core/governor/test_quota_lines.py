@@ -325,7 +325,7 @@ STEPS = some.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(steps=STEPS, burst_s=some.sampled_from([1.0, 4.0, 30.0]))
 def test_whatever_is_promised_a_bucket_gives_no_more_than_its_law_and_looking_says_what_is_done(
     steps: list[tuple[float, int, bool, int]], burst_s: float

@@ -209,7 +209,7 @@ def _step(gate: Onlooker, what: str, which: int, asked: int) -> None:
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_happens_the_whole_is_the_sum_of_its_parts_and_agrees_with_an_onlooker(
     drawn: list[tuple[str, int, float]],
 ) -> None:

@@ -101,7 +101,7 @@ class Story:
             self.post(Tick())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_STEPS, st.booleans(), st.sampled_from(KvTransfer))
 def test_whatever_happens_each_leg_ends_once(
     steps: list[tuple[int, object, float]], stream: bool, transfer: KvTransfer

@@ -34,7 +34,7 @@ readings = st.builds(
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cap=st.integers(1, 500),
     start=st.integers(1, 1_000),

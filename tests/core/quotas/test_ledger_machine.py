@@ -120,4 +120,4 @@ class Inv6(RuleBasedStateMachine):
 
 
 TestInv6 = Inv6.TestCase
-TestInv6.settings = profile(max_examples=60, stateful_step_count=50, deadline=None, derandomize=True)
+TestInv6.settings = profile(max_examples=60, stateful_step_count=50, derandomize=True)

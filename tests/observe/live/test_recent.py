@@ -274,7 +274,7 @@ FILTERS = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.lists(STEPS, max_size=4), max_size=6), st.integers(0, 6), FILTERS, st.integers(1, 12))
 def test_it_does_not_matter_when_somebody_began_to_look(
     batches: list[list[Kept]], early: int, wanted: DecisionFilter, most: int

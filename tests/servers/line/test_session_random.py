@@ -28,7 +28,7 @@ _PIECES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pieces=st.lists(_PIECES, max_size=12), cuts=st.lists(st.integers(0, 2000), max_size=8))
 def test_any_bytes_cut_anywhere_are_answered_the_same(pieces: list[bytes], cuts: list[int]) -> None:
     """Never a crash, never more memory than the bound, and every answer is a frame (the stand reads each)."""
@@ -52,7 +52,7 @@ def test_any_bytes_cut_anywhere_are_answered_the_same(pieces: list[bytes], cuts:
     assert whole.budget.held_bytes == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=2000))
 def test_noise_never_asks_for_a_slot(data: bytes) -> None:
     stand = Stand(LIMITS)

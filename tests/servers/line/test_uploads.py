@@ -166,7 +166,7 @@ def test_a_large_upload_is_not_starved_by_the_small_jobs_that_wait_for_slots() -
     assert taken == 20
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     sizes=st.lists(st.integers(1, 100), min_size=2, max_size=12),
     peers=st.lists(st.sampled_from([PEER, OTHER, "10.0.0.3"]), min_size=12, max_size=12),

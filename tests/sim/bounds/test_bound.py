@@ -28,7 +28,7 @@ def test_a_prompt_that_alone_takes_longer_than_its_deadline_is_hopeless() -> Non
     assert bounds.path == bounds.upper == 0.5
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.floats(0.0, 20.0), st.integers(1, 20_000), st.integers(1, 2000)), min_size=1, max_size=80

@@ -116,17 +116,19 @@ def test_an_address_without_a_port_that_can_be_is_named(
 
 
 @pytest.mark.parametrize(
-    ("url", "complaint"),
+    ("engine", "complaint"),
     [
-        ("http://no-such-host.invalid:8000", "no-such-host.invalid has no address to name to Envoy"),
-        ("https://127.0.0.1:8000", "Envoy speaks plain HTTP to engines"),
+        (("http://no-such-host.invalid:8000",), "no-such-host.invalid has no address to name to Envoy"),
+        (("https://127.0.0.1:8000",), "Envoy speaks plain HTTP to engines"),
+        (("http://127.0.0.1:8000", "--set", "engines.0.proxy=http://127.0.0.1:9"), "asks no proxy"),
     ],
 )
 def test_an_engine_that_envoy_cannot_be_told_of_is_named_and_no_door_of_ours(
-    url: str, complaint: str, capsys: pytest.CaptureFixture[str]
+    engine: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("envoy", reason="needs the extra extproc")
-    assert main(["extproc", "--upstream", url, "--port", "0", "--admin-port", "0"]) == ExitCode.PORT_TAKEN
+    arguments = ["--upstream", *engine, "--port", "0", "--admin-port", "0"]
+    assert main(["extproc", *arguments]) == ExitCode.PORT_TAKEN
     told = capsys.readouterr().err
     assert complaint in told
     assert "8080" not in told

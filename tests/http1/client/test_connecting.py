@@ -117,6 +117,30 @@ def test_what_is_given_up_says_nothing_and_cleans_up(fails: bool) -> None:
     run(body())
 
 
+@pytest.mark.parametrize("gives_up", [True, False], ids=["the client left", "its time is over"])
+def test_what_is_ended_between_two_waits_waits_for_nothing_more(gives_up: bool) -> None:
+    """A proxy took the connection as its client left, said nothing, and the connection stayed open for good."""
+
+    async def body() -> None:
+        there, cleaned = asyncio.get_running_loop().create_future(), list[bool]()
+
+        async def making() -> None:
+            await there
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                cleaned.append(True)
+
+        made = Made(making())
+        made.connecting.start()
+        there.set_result(None)
+        (made.connecting.stop if gives_up else made.connecting.expire)()
+        await asyncio.sleep(0.01)
+        assert (cleaned, made.failures) == ([True], [] if gives_up else ["no answer in time"])
+
+    run(body())
+
+
 def test_a_failure_in_the_first_step_is_not_told_after_it_was_given_up() -> None:
     async def body() -> None:
         async def making() -> None:

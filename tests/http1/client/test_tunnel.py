@@ -31,8 +31,13 @@ async def pooling(stand: Stand, proxy: EgressProxy, **more: Any) -> AsyncIterato
     try:
         yield pool
     finally:
-        pool.close()
-        await until(lambda: pool.open == 0 and proxy.connections == 0)
+        await end(pool, proxy)
+
+
+async def end(pool: UpstreamPool, proxy: EgressProxy) -> None:
+    """Close the pool; nothing of it may be left."""
+    pool.close()
+    await until(lambda: pool.open == 0 and proxy.connections == 0)
 
 
 def descriptors() -> int:
@@ -300,8 +305,21 @@ def test_a_provider_that_is_silent_in_the_tunnel_or_closes_it_is_told_from_a_sil
                     for _ in range(5):
                         got = await ask(pool)
                         assert why in got.failed[0][2]
-                    pool.close()
-                    await asyncio.sleep(0)
-                    assert pool.open == 0
+                    await end(pool, proxy)
+
+    run(body())
+
+
+def test_a_client_that_leaves_during_the_handshake_in_the_tunnel_closes_it(authority: trustme.CA) -> None:
+    async def body() -> None:
+        async with engine(stay) as silent, EgressProxy({f"{NAME}:443": silent.port}) as proxy:
+            way, context = Proxy("127.0.0.1", proxy.port), client_context(authority)
+            pool = UpstreamPool(NAME, 443, ssl=context, proxy=way)
+            call = pool.request(b"GET", b"/", [], b"", Receiver())
+            await until(lambda: silent.asked)
+            await asyncio.sleep(0.01)
+            call.abort()
+            await until(lambda: proxy.connections == 0)
+            await end(pool, proxy)
 
     run(body())

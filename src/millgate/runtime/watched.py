@@ -67,7 +67,7 @@ class HealthCheck(Ear):
         """How the engine stands, for people."""
         health = self.health
         if self._was_shut:
-            why = health.last_failure(self._now())
+            why = health.last_failure(self._now()) or health.why
             told = f"{_SHUT}; the last failure: {why}" if why else _SHUT
             return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, told)
         since = max(health.since, self._shut_changed_at)

@@ -200,8 +200,9 @@ class UpstreamPool(ConnectionShelf):
             self._fail_to_connect(connecting.call, reason)
 
     def _fail_to_connect(self, call: UpstreamCall, reason: str) -> None:
-        """End it as never sent, or as broken where a connection that is lost by now had taken it."""
+        """End it for its time, as never sent, or as broken where a connection that is lost by now had taken it."""
         kind = FailureKind.CONNECT if call.sent is Sent.NONE else FailureKind.BROKEN
+        kind = FailureKind.TIMEOUT if self.sweep.now >= call.deadline else kind
         call.fail(kind, f"cannot connect to {self._host}:{self._port}: {reason}")
 
     def abandon(self, call: UpstreamCall) -> None:
@@ -262,10 +263,7 @@ class UpstreamPool(ConnectionShelf):
 
     def _check_connecting(self, now: float) -> None:
         for call, (connecting, _connection) in tuple(self._connecting.items()):
-            if now >= call.deadline:
-                self.abandon(call)
-                call.fail(FailureKind.TIMEOUT, "no connection before the deadline")
-            elif now >= connecting.by:
+            if now >= min(call.deadline, connecting.by):
                 connecting.expire()
 
     @property

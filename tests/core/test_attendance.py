@@ -51,3 +51,13 @@ def test_tenants_beyond_the_bound_are_forgotten_longest_silent_first() -> None:
 
     assert unlike[0] == 1.0
     assert unlike[1] < 1.0 < unlike[2]
+
+
+def test_of_one_kind_the_same_part_is_expected_however_many_are_away() -> None:
+    """A flood is refused by one forecast a tick, which another share would have made anew."""
+    attendance = Attendance()
+    for _ in range(7):
+        attendance.learn("t", ClientKind.FIRST, attended=False)
+    for _ in range(100):
+        attendance.opens(ClientKind.FIRST)
+        assert attendance.expected() == attendance.shares()[ClientKind.FIRST]

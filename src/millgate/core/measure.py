@@ -72,6 +72,28 @@ class Ewma:
         return sqrt(self.variance)
 
 
+# A trial is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
+_KEEP: Final = 1.0 - 1.0 / 50.0
+
+
+class Trials:
+    """The weights of what has succeeded and of all that was tried, which forget."""
+
+    def __init__(self) -> None:
+        self._succeeded = self._tried = 0.0
+
+    def add(self, success: float) -> None:
+        """Count one that has succeeded (1) or not (0)."""
+        self._succeeded, self._tried = self._succeeded * _KEEP + success, self._tried * _KEEP + 1.0
+
+    def once_failed(self, times: int) -> tuple[float, float]:
+        """Return both weights as they are once so many more have failed."""
+        succeeded, tried = self._succeeded, self._tried
+        for _ in range(times):
+            succeeded, tried = succeeded * _KEEP, tried * _KEEP + 1.0
+        return succeeded, tried
+
+
 class Window:
     """So many counters over a rolling span of `parts` times `part_s` core seconds: a ring, the oldest part forgotten whole."""
 

@@ -6,7 +6,7 @@ from math import floor, inf, isnan, nan
 from struct import Struct
 from typing import Final
 
-from millgate.core.measure import PRIOR_OUTCOMES, Ranking
+from millgate.core.measure import PRIOR_OUTCOMES, Ranking, Trials
 from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS
 from millgate.core.tickets import KEPT_S, KEPT_SHARE, LATE_SHARE, SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 
@@ -71,8 +71,6 @@ def shortest_kept_s(latest_s: float) -> float:
     return min(latest_s - KEPT_S, latest_s / (1.0 + KEPT_SHARE))
 
 
-# An outcome is forgotten by a fiftieth with each later one: a crowd that stays away is believed gone after some twenty.
-_KEEP: Final = 1.0 - 1.0 / 50.0
 # A balancer may send clients elsewhere at once: of those of one replica the last ten count
 # (`lab.replica_quotas`, seeds 821 to 826: of the last fifty, 1.8 and 1.2 points fewer hints are kept with 70 and 95 % at one).
 _HERE_WEIGHT: Final = 0.1
@@ -90,9 +88,8 @@ class Attendance:
     """
 
     def __init__(self) -> None:
-        # Weights of what was attended, and of all that came true or lapsed.
-        self._kinds: list[tuple[float, float]] = [(0.0, 0.0) for _ in ClientKind]
-        self._tenants: list[dict[str, tuple[float, float]]] = [{} for _ in ClientKind]
+        self._kinds = [Trials() for _ in ClientKind]
+        self._tenants: list[dict[str, Trials]] = [{} for _ in ClientKind]
         self._open = [0] * len(ClientKind)
         self.counts, self._faded_at = (0.0, 0.0), 0.0
         self.others: tuple[float, float] | None = None
@@ -121,60 +118,59 @@ class Attendance:
 
     def expected(self, lapsed: Sequence[int] = ()) -> float:
         """Return which part of the open appointments is expected to be attended, at any replica; `lapsed` kinds were not."""
-        number, attended = 0, 0.0
-        for kind, share in enumerate(self.shares(lapsed)):
-            still_open = self._open[kind] - (lapsed.count(kind) if lapsed else 0)
-            number += still_open
-            attended += still_open * share
-        return attended / number if number > 0 else 1.0
+        number, expected = 0, 0.0
+        for kind, opened in enumerate(self._open):
+            still_open = opened - (lapsed.count(kind) if lapsed else 0)
+            if still_open:
+                number += still_open
+                # Of one kind alone exactly its share: a sum over a count is another number with each count, and has the forecast made anew.
+                expected += (self._share_of(kind, lapsed) - expected) * (float(still_open) / float(number))
+        return expected if number else 1.0
 
     def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
         """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
+        return [self._share_of(kind, lapsed) for kind in range(len(self._kinds))]
+
+    def _share_of(self, kind: int, lapsed: Sequence[int]) -> float:
         if self.others is None:
-            return [_share(counts, 1.0) for counts in _once_lapsed(self._kinds, lapsed)]
-        came, told = self.counts[0] + self.others[0], self.counts[1] + self.others[1]
-        return [min(1.0, _share((came, told), 1.0))] * len(self._kinds)
+            return _share(self._kinds[kind].once_failed(lapsed.count(kind) if lapsed else 0), 1.0)
+        return min(1.0, _share((self.counts[0] + self.others[0], self.counts[1] + self.others[1]), 1.0))
 
     def of_tenant(self, tenant: str, lapsed: Sequence[int] = ()) -> float:
         """Return how likely a client of this tenant returns when told, by its own outcomes alone, as it is once these have `lapsed` too."""
         if self.others is not None:
             return self.expected()
-        kinds = _once_lapsed([each.get(tenant, (0.0, 0.0)) for each in self._tenants], lapsed)
-        return _share((sum([came for came, _ in kinds]), sum([told for _, told in kinds])), 1.0)
+        came = told = 0.0
+        for kind, tenants in enumerate(self._tenants):
+            counts = tenants.get(tenant, Trials()).once_failed(lapsed.count(kind))
+            came, told = came + counts[0], told + counts[1]
+        return _share((came, told), 1.0)
 
     def likelihood(self, tenant: str, kind: int) -> float:
         """Return how many times as likely as others of its kind a client of this tenant returns when told."""
-        if self.others is not None:
+        known = self._tenants[kind].get(tenant) if self.others is None else None
+        if known is None:
             return 1.0
-        of_kind = _share(self._kinds[kind], 1.0)
-        return _share(self._tenants[kind].get(tenant, (0.0, 0.0)), of_kind) / of_kind
+        of_kind = _share(self._kinds[kind].once_failed(0), 1.0)
+        return _share(known.once_failed(0), of_kind) / of_kind
 
     def learn(self, tenant: str, kind: int, *, attended: bool) -> None:
         """Learn what became of one appointment."""
-        self._kinds[kind] = _with(self._kinds[kind], attended=attended)
-        self.here += (attended - self.here) * _HERE_WEIGHT
+        came = 1.0 if attended else 0.0
+        self._kinds[kind].add(came)
+        self.here += (came - self.here) * _HERE_WEIGHT
         if self.others is not None:
-            self.counts = self.counts[0] + attended, self.counts[1] + 1.0
+            self.counts = self.counts[0] + came, self.counts[1] + 1.0
         tenants = self._tenants[kind]
-        known = tenants.pop(tenant, (0.0, 0.0))
+        known = tenants.pop(tenant, None) or Trials()
         if len(tenants) >= MOST_TENANTS:
             del tenants[next(iter(tenants))]
-        tenants[tenant] = _with(known, attended=attended)
+        tenants[tenant] = known
+        known.add(came)
 
 
 def _share(counts: tuple[float, float], prior: float) -> float:
     return (counts[0] + prior * PRIOR_OUTCOMES) / (counts[1] + PRIOR_OUTCOMES)
-
-
-def _once_lapsed(kinds: list[tuple[float, float]], lapsed: Sequence[int]) -> list[tuple[float, float]]:
-    kinds = kinds[:] if lapsed else kinds
-    for kind in lapsed:
-        kinds[kind] = _with(kinds[kind], attended=False)
-    return kinds
-
-
-def _with(counts: tuple[float, float], *, attended: bool) -> tuple[float, float]:
-    return counts[0] * _KEEP + attended, counts[1] * _KEEP + 1.0
 
 
 class ReturnRecord:

@@ -45,7 +45,7 @@ class CapacityForecast:
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self._answers = 0
-        self._engines = engines
+        self._engines = list(engines)  # compiled, a list is walked through without an iterator
         self._ends: list[float] = []
         self._listed = 0
         self._noted: list[tuple[Permit, Engine]] = []

@@ -286,7 +286,7 @@ class TenantRecords:
     """One tenant's share of the records: how many, and its appointments, oldest request first.
 
     A short line keeps the slots alone, whose rows have the keys, a long one a ranking of both. Its `mark` tells its bodies from
-    those of others.
+    those of others. Of the newest it knows the keys: most that join are newer.
     """
 
     def __init__(self, tenant: str, mark: int, slots: "Slots") -> None:
@@ -294,6 +294,7 @@ class TenantRecords:
         self._mark = mark
         self._slots = slots
         self.records = 0
+        self._newest_age = self._newest_turn = 0
         self._short = array("i")
         self._long: Ranking | None = None
 
@@ -321,16 +322,18 @@ class TenantRecords:
             return None if newest is None else newest[1]
         return self._short[-1] if self._short else None
 
-    def after(self, age_key: int) -> int | None:
-        """Return the slot of the oldest appointment that is no older than this, None without one."""
-        if self._long is not None:
-            behind = self._long.after(age_key)
-            return None if behind is None else behind[1]
-        older = self._older(age_key)
-        return None if older == len(self._short) else self._short[older]
+    def turn_at(self, age_key: int) -> int:
+        """Return the turn of the next in line for an appointment of this age, one after its last for the newest; it has some."""
+        if age_key > self._newest_age:
+            return (self._newest_turn >> NUMBER_BITS) + 1
+        behind = None if self._long is None else self._long.after(age_key)
+        slot = self._short[self._older(age_key)] if behind is None else behind[1]
+        return self._slots.turn_key(slot) >> NUMBER_BITS
 
-    def add(self, age_key: int, slot: int) -> None:
+    def add(self, age_key: int, slot: int, turn_key: int) -> None:
         """Put in an appointment, whose row is written."""
+        if age_key > self._newest_age or not self.length():
+            self._newest_age, self._newest_turn = age_key, turn_key
         if self._long is None and len(self._short) == _SHORT:
             self._long = Ranking(weighed=False)
             for each in self._short:
@@ -345,10 +348,12 @@ class TenantRecords:
         """Take out an appointment; it must be in."""
         if self._long is None:
             self._short.remove(slot)
-            return
-        self._long.remove(age_key)
-        if len(self._long) <= _SHORT // 4:
-            self._short, self._long = array("i", self._long), None
+        else:
+            self._long.remove(age_key)
+            if len(self._long) <= _SHORT // 4:
+                self._short, self._long = array("i", self._long), None
+        if age_key == self._newest_age:
+            self._look_at_newest()
 
     def without(self, slots: list[int]) -> "TenantRecords":
         """Return a copy that lacks these appointments, each of which is in."""
@@ -357,7 +362,13 @@ class TenantRecords:
             other._short = array("i", [slot for slot in self._short if slot not in slots])
         else:
             other._long = self._long.without([self._slots.age_key(slot) for slot in slots])
+        other._look_at_newest()
         return other
+
+    def _look_at_newest(self) -> None:
+        newest = self.last()
+        if newest is not None:
+            self._newest_age, self._newest_turn = self._slots.age_key(newest), self._slots.turn_key(newest)
 
     def _older(self, age_key: int) -> int:
         short, slots = self._short, self._slots

@@ -16,7 +16,18 @@ from lab.switches import switched_off
 
 FIRST_SEED = 201
 _POINTS = 100.0
-_SHARES = ("goodput", "kept", "idle", "misses", "start_kept", "turns", "warm", "cold", "answered")
+_SHARES = (
+    "goodput",
+    "kept",
+    "idle",
+    "misses",
+    "start_kept",
+    "turns",
+    "warm",
+    "cold",
+    "answered",
+    "timed_out",
+)
 _NICE = 15
 
 

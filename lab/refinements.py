@@ -101,6 +101,13 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"sizing.service_demand:PromptReading.unread": plain.given},
     ),
     Refinement(
+        "one prompt at a time after a silence",
+        "a time-out teaches nothing",
+        ("time-outs",),
+        {"state.engine:Silence.let_run_out": plain.nothing},
+        ("state.engine:Silence", "governor.endings:_is_unread"),
+    ),
+    Refinement(
         "pace: far moves",
         "what was learned of a pace holds for any number of streams",
         ("limits",),

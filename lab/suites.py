@@ -16,6 +16,7 @@ from lab.experiments.promises import Case, attend, watch
 from lab.experiments.scenario import Scenario, play
 from lab.fleet_suites import FLEET_SUITES
 from lab.suite import Run, Shown, Suite
+from lab.time_outs import SLOW_CASES, given_up
 from lab.unknown_lengths import Mix, coming
 from lab.waves import third_wave
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
@@ -285,6 +286,11 @@ SUITES: Mapping[str, Suite] = {
     ),
     "limits": Suite(
         "limiter_shootout: slo_gradient from a half and from ten times what is feasible", 3, _limits()
+    ),
+    "time-outs": Suite(
+        "engines slower than believed, or that hang, and answers that are given up where none begins in time",
+        6,
+        {name: partial(given_up, case) for name, case in SLOW_CASES.items()},
     ),
     **FLEET_SUITES,
 }

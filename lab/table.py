@@ -18,6 +18,7 @@ _OTHERS = {
     "warm": "p95 of warm turns, %",
     "cold": "p95 of cold prompts, %",
     "answered": "cold prompts answered, %",
+    "timed_out": "504s, %",
 }
 _HEAD = """# What each refinement of the core is worth
 

@@ -471,7 +471,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
     gate, arrival = engine.gate, request.arrival
     unread_tokens = max(1, request.prompt_tokens - cached_tokens)
     kv_tokens, _ = gate.clip(request.kv_tokens, unread_tokens)
-    first_event_by = request.deadline + ttft_s
+    first_event_by = request.deadline + max(ttft_s, engine.silence.lasts_s)
     if not arrival.stream:
         # It shows nothing until it is whole, and is not given up within a minute: for as long a stream may be silent, too.
         first_event_by = max(first_event_by, now + MINUTE_S) + _longest_s(request, engine, ttft_s)

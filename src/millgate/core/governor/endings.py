@@ -27,14 +27,14 @@ from millgate.core.governor.promises import ELSEWHERE_HINT_S
 from millgate.core.governor.ranks import rank_anew
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge
 from millgate.core.lifecycle import State
-from millgate.core.limits.gate import is_only_read
+from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Totals
 from millgate.core.state.leg import has_taken_over
-from millgate.core.words import UNREAD, FailureKind, IgnoresHangups, Outcome, Reason, Stage
+from millgate.core.words import UNREAD, FailureKind, IgnoresHangups, Outcome, Reason, Sent, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
 _GAUGE_SETTLE_S: Final = 0.25
@@ -111,7 +111,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         )
         if found is not None:
             engines.working_sets.found(found)
-    engine.has_read(max(1, prompt_tokens - max(cached_tokens, attempt.cached_tokens)))
+    engine.has_read(max(1, prompt_tokens - max(cached_tokens, attempt.cached_tokens)), now)
     rank_anew(knowledge, request.queue)
     outcome = Outcome.GOOD if good else Outcome.LATE
     ended = _end(engines, totals, attempt, outcome, now, None, prompt_tokens)
@@ -178,6 +178,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
         engine.provider.failed(event, permit.sent_at, permit.output_seen, now)
     if event.blames_request and again is None:
         return _declined(knowledge, attempt, now)
+    if event.kind is FailureKind.TIMEOUT and event.sent is not Sent.NONE and _is_unread(attempt):
+        engine.silence.let_run_out(permit.sent_at, now)
     if engine.signal is not None and event.kind in _OVERLOADED and attempt.lost_reader is None:
         engine.signal.failed()
     if again is None:
@@ -186,6 +188,12 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)
     return try_again(knowledge, attempt, again, now)
+
+
+def _is_unread(attempt: Attempt) -> bool:
+    """Return whether its first token would have been seen, its own engine is to read its prompt, and has not."""
+    seen = is_seen_beginning(attempt.request.arrival)
+    return seen and attempt.state is State.PREFILL and not attempt.is_apart
 
 
 def _declined(knowledge: Knowledge, attempt: Attempt, now: float) -> list[Decision]:

@@ -164,11 +164,12 @@ class Governor(Core):
         attempt = self._current(event.attempt, _MAY_READ)
         if attempt is None:
             return ()
-        endings.first_token(self._knowledge.engines, attempt, now - event.ago_s)
         engine = attempt.engine
-        if engine is None or engine.gate.prefill_limit is None or not self._knowledge.attempts.queued_count:
+        opens = engine is not None and (engine.gate.prefill_limit is not None or engine.silence.lasts_s > 0.0)
+        endings.first_token(self._knowledge.engines, attempt, now - event.ago_s)
+        if not opens or not self._knowledge.attempts.queued_count:
             return ()
-        # A prefill share has come back, which a queued request may have waited for.
+        # A prefill share has come back, or a silent engine has spoken: a queued request may have waited for that.
         return tuple(dispatch(self._knowledge, now))
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:

@@ -425,6 +425,8 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     unread = unread_tokens(engine, request, held)
     if engine.is_tried or not gate.has_room(request.kv_tokens, unread, streams):
         return False
+    if engine.silence.lasts_s > 0.0 and gate.unread_tokens:
+        return False
     if engine.prompts.is_on and engine.prompts.opens_at(request.lane.settings.name) > now:
         return False
     if not _reads_soon(engine, request, unread):

@@ -12,7 +12,7 @@ from millgate.core.limits.prefill_pace import Comings, Paced, PromptPaces
 from millgate.core.limits.signal import Signal
 from millgate.core.measure import Ewma
 from millgate.core.routing.least_work import CostFloor
-from millgate.core.settings import EngineSettings, ServicePrior
+from millgate.core.settings import MINUTE_S, EngineSettings, ServicePrior
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.sizing.service_demand import PermitTimes, PromptReading, ServiceTime
@@ -167,6 +167,25 @@ class Hangups:
             self.ignored = self.ignored and not auto
 
 
+class Silence:
+    """Whether an engine has let the time of a prompt run out, and read none meanwhile; until its next first token it then gets one prompt at a time.
+
+    It `lasts_s` as long as that prompt waited, a minute at most; 0 where the engine is not silent.
+    """
+
+    def __init__(self) -> None:
+        self._read_at, self.lasts_s = -inf, 0.0
+
+    def ends(self, now: float) -> None:
+        """The engine has read a prompt."""
+        self._read_at, self.lasts_s = now, 0.0
+
+    def let_run_out(self, sent_at: float, now: float) -> None:
+        """The time of a prompt that was sent then ran out before its first token."""
+        if self._read_at < sent_at:
+            self.lasts_s = min(MINUTE_S, max(self.lasts_s, now - sent_at))
+
+
 # An engine without a profile: its speed is known only as far as it has been learned.
 _UNKNOWN_SPEED: Final = ServicePrior()
 # No work takes less of an engine: what would take no time at all is still work.
@@ -194,6 +213,7 @@ class Engine:
         self.drain, self.permit_times = DrainRate(settings.max_inflight), PermitTimes()
         self.position, self.number, self.cost_floor = 0, 0, CostFloor()
         self.longest_read = inf if settings.prior.certain else 0.0
+        self.silence = Silence()
         account = settings.account
         self.provider = None if account is None else Provider(account, now, own_key=settings.own_key)
         self.pace_s = self.service.tpot_s(settings.max_inflight)
@@ -354,7 +374,7 @@ class Engine:
 
     def became_full(self, now: float) -> bool:
         """Count the gate as full, as a request was kept out; return whether it was not yet counted so."""
-        if self.drain.is_full or not self.gate.streams:
+        if self.drain.is_full or self.silence.lasts_s or not self.gate.streams:
             return False
         self.drain.became_full(now, self.gate.streams)
         self.drain_read = None
@@ -368,7 +388,7 @@ class Engine:
             self.signal.first_token(took_s - permit.expected_ttft_s)
         self.reading.erred(permit.expected_ttft_s, took_s)
         service.learn_ttft(prompt_tokens + ahead, took_s)
-        self.has_read(prompt_tokens + int(ahead))
+        self.has_read(prompt_tokens + int(ahead), now)
         self.gate.prefilled(permit.attempt)
         self.reading.read(prompt_tokens, service.ttft_s(0), now)
         permit.reads_after(service.has_read(prompt_tokens))
@@ -379,9 +399,10 @@ class Engine:
             self.reading.interrupted(now)
             self.service.has_read(prompt_tokens)
 
-    def has_read(self, prompt_tokens: int) -> None:
+    def has_read(self, prompt_tokens: int, now: float) -> None:
         """Take note of a prompt that it has read."""
         self.longest_read = max(self.longest_read, prompt_tokens)
+        self.silence.ends(now)
 
     def reads_pace(self) -> None:
         """Read the pace by which its work is foreseen anew."""

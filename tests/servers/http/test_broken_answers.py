@@ -311,8 +311,8 @@ def test_an_engine_that_cannot_be_reached_is_a_bad_gateway_with_advice() -> None
         async with standing() as stand:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
-            nowhere = HostAddresses("127.0.0.1", port)
-            stand.gateway.door.engines["engine"].upstream._addresses = nowhere  # type: ignore[attr-defined]
+            nowhere = HostAddresses("127.0.0.1", port).connect
+            stand.gateway.door.engines["engine"].upstream._connect = nowhere  # type: ignore[attr-defined]
             got = await stand.ask(chat())
             assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
             assert got.headers["retry-after"] == "5"

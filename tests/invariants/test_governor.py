@@ -169,12 +169,12 @@ class ASecondTryIsElsewhere(GateMachine):
                 assert decision.legs[0].engine != known.tried
         if not isinstance(event, Failed) or not decisions:
             return
-        if event.blames_request:
+        own = [each for each in decisions if each.attempt == event.attempt]
+        if event.blames_request and (event.sent is not Sent.NONE or isinstance(own[0], Ended)):
             # Its permit is free at once, so the next ones may be admitted in the same step; it is not tried again.
-            first, *others = decisions
-            assert isinstance(first, Ended)
-            assert (first.attempt, first.outcome) == (event.attempt, Outcome.BAD_REQUEST)
-            assert event.attempt not in {each.attempt for each in others}
+            assert isinstance(decisions[0], Ended)
+            assert decisions[0].outcome is Outcome.BAD_REQUEST
+            assert own == [decisions[0]]
         elif event.sent is not Sent.NONE:
             assert [(type(each), each.attempt) for each in decisions] == [(Ended, event.attempt)]
 

@@ -224,7 +224,8 @@ class StepAccounting(StepObserver):
 
     def _note_rest(self, decision: Ended, now: float) -> None:
         """Count the tokens since the last look; only a whole answer says how many they are."""
-        heard, engine = self._heard.pop(decision.attempt, None), decision.engine
+        heard = self._heard.pop(decision.attempt, None) if self._heard else None
+        engine = decision.engine
         if heard is None or engine is None or decision.outcome not in _WHOLE:
             return
         if decision.output_tokens > heard[1]:

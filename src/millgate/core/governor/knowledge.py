@@ -278,7 +278,7 @@ class Attempts:
         if head is not None and isfinite(opens_at := queue.paced_until()):
             self.wake_at(opens_at, head.attempt)
 
-    def look_again(self, looked_at: Sequence[Attempt], now: float) -> None:
+    def look_again(self, looked_at: list[Attempt], now: float) -> None:
         """Wake those that still wait for their pace: a prompt of another lane has moved it, and nothing else would look."""
         for attempt in looked_at:
             if attempt.state is State.QUEUED and attempt.request.queue.paced_until() > now:

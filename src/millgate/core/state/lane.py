@@ -377,7 +377,7 @@ class Classes:
         return before, _classed(before, ClassedBy.FIRST_ATTEMPT, sizes[0])
 
     def _by_size(
-        self, arrival: Arrived, engines: Sequence[Engine], sizes: tuple[int, int, int]
+        self, arrival: Arrived, engines: tuple[Engine, ...], sizes: tuple[int, int, int]
     ) -> tuple[Lane, Classed | None]:
         """What is only read is batch work however short it is; then its prompt counts, then its whole answer."""
         prompt_tokens, output_tokens, _ = sizes
@@ -395,7 +395,7 @@ class Classes:
         return self.first, None
 
 
-def least_reading_s(engines: Sequence[Engine], prompt_tokens: int) -> float:
+def least_reading_s(engines: tuple[Engine, ...], prompt_tokens: int) -> float:
     """Return how long such a prompt takes to be read, on the engine that reads fastest when idle."""
     return min([engine.service.reading_s(prompt_tokens) for engine in engines], default=0.0)
 
@@ -411,7 +411,7 @@ def _classed(lane: Lane, by: ClassedBy, prompt_tokens: int, value_s: float = 0.0
     return Classed(lane.settings.name, by, prompt_tokens, value_s, bound_s)
 
 
-def _reads_within(engines: Sequence[Engine], prompt_tokens: int, within_s: float) -> bool:
+def _reads_within(engines: tuple[Engine, ...], prompt_tokens: int, within_s: float) -> bool:
     """Return whether any engine reads it in that time; for most prompts the first does."""
     for engine in engines:
         if engine.service.reading_s(prompt_tokens) <= within_s:
@@ -419,7 +419,7 @@ def _reads_within(engines: Sequence[Engine], prompt_tokens: int, within_s: float
     return not engines
 
 
-def _whole_s(engines: Sequence[Engine], prompt_tokens: int, output_tokens: float) -> float:
+def _whole_s(engines: tuple[Engine, ...], prompt_tokens: int, output_tokens: float) -> float:
     """Return how long the whole answer takes, alone on the engine that is fastest."""
     least_s = inf
     for engine in engines:

@@ -7,12 +7,7 @@ import typer
 from millgate.cli.exits import usage_error
 from millgate.cli.sim import JsonOption, seconds
 
-# Times, by the names of their options: the field, and the flag.
-_TIMES: Final = {
-    "ttft_slo": ("ttft_slo_s", "--ttft-slo"),
-    "patience": ("patience_s", "--patience"),
-    "duration": ("run_s", "--for"),
-}
+_FLAGS: Final = {"run_s": "--for", "ttft_slo_s": "--ttft-slo", "patience_s": "--patience"}
 
 
 def demo(
@@ -46,14 +41,28 @@ def demo(
     as_json: JsonOption = False,
 ) -> int:
     """Compare no gate, the gate and HAProxy under overload, with the best that could have been done."""
-    given = {**locals()}
     from millgate.demos.overload import OverloadOptions, run
 
-    given["json"] = given.pop("as_json")
-    for name, (field, flag) in _TIMES.items():
-        given[field] = seconds(flag, given.pop(name))
+    slo_s, patience_s = seconds("--ttft-slo", ttft_slo), seconds("--patience", patience)
+    run_s = seconds("--for", duration)
     try:
-        options = OverloadOptions(**given)
+        options = OverloadOptions(
+            max_tokens=max_tokens,
+            load=load,
+            at_once=at_once,
+            cap=cap,
+            max_queue=max_queue,
+            ttft_slo_s=slo_s,
+            patience_s=patience_s,
+            retries=retries,
+            run_s=run_s,
+            ignore_hangups=ignore_hangups,
+            profile=profile,
+            time_scale=time_scale,
+            seed=seed,
+            peer=peer,
+            json=as_json,
+        )
     except ValueError as error:
-        raise usage_error(error, dict(_TIMES.values())) from None
+        raise usage_error(error, _FLAGS) from None
     return run(options)

@@ -242,9 +242,15 @@ def _credential(address: EngineAddress) -> bytes | None:
 
 
 def _pool(address: EngineAddress, settings: UpstreamSettings, look_up: Resolve = resolve) -> UpstreamPool:
-    place, ssl, proxy = (address.host, address.port), address.ssl, address.proxy
-    name = address.server_name
-    return UpstreamPool(*place, settings=settings, ssl=ssl, server_name=name, look_up=look_up, proxy=proxy)
+    return UpstreamPool(
+        address.host,
+        address.port,
+        settings=settings,
+        ssl=address.ssl,
+        server_name=address.server_name,
+        look_up=look_up,
+        proxy=address.proxy,
+    )
 
 
 async def answers(address: EngineAddress, within_s: float = 2.0) -> bool:

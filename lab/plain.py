@@ -38,7 +38,7 @@ def alone(
 ) -> Any:
     """Return the cheapest engine for a request, in time or not."""
     compared = place._compared(chosen, request, engines, held, turns, now)  # noqa: SLF001  # it stands in for a method
-    return _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
+    return _found(_cheapest(chosen, request, compared, held, now), request, compared, held, now)
 
 
 def given(_reading: Any, tokens: int, _now: float) -> int:

@@ -154,6 +154,12 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"governor.placement:_better_until": plain.zero},
     ),
     Refinement(
+        "waiting for an engine in time",
+        "a request that is late where there is room is refused",
+        ("unlike engines", "unlike engines, overloaded"),
+        {"governor.placement:_in_time_until": plain.zero},
+    ),
+    Refinement(
         "rereading",
         "a session is opened while all live contexts fit",
         _SESSIONS,

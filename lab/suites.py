@@ -18,6 +18,7 @@ from lab.fleet_suites import FLEET_SUITES
 from lab.suite import Run, Shown, Suite
 from lab.time_outs import SLOW_CASES, given_up
 from lab.unknown_lengths import Mix, coming
+from lab.unlike_engines import BUSIER_CASES, UNLIKE_CASES, answered
 from lab.waves import third_wave
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import find_profile
@@ -291,6 +292,16 @@ SUITES: Mapping[str, Suite] = {
         "engines slower than believed, or that hang, and answers that are given up where none begins in time",
         6,
         {name: partial(given_up, case) for name, case in SLOW_CASES.items()},
+    ),
+    "unlike engines": Suite(
+        "chats, and prompts that half of the engines read too slowly for their deadline",
+        6,
+        {name: partial(answered, case) for name, case in UNLIKE_CASES.items()},
+    ),
+    "unlike engines, overloaded": Suite(
+        "the same at one and a half times the capacity",
+        6,
+        {name: partial(answered, case) for name, case in BUSIER_CASES.items()},
     ),
     **FLEET_SUITES,
 }

@@ -101,7 +101,8 @@ class Admit(NamedTuple):
 class Queue(NamedTuple):
     """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`; `classed` as in `Admit`.
 
-    With `candidates`, as in `Admit`, it could go to the first, and waits for a cheaper one until the core time `better_until`.
+    With `better_until` it could go to an engine, the first of the `candidates` (as in `Admit`). It waits until that core time for one that
+    is cheaper, or that is in time where those with room are not.
     """
 
     attempt: int

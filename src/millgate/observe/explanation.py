@@ -166,10 +166,13 @@ def _placed(candidates: tuple[Candidate, ...]) -> str:
 
 
 def _waits_for(decision: Queue, at: float) -> str:
-    if not decision.candidates:
+    if not decision.better_until:
         return ""
-    best = min(decision.candidates, key=lambda each: each.cost_s)
-    return f"; waits for {best.engine}, {seconds(decision.better_until - at)} at most"
+    waited_for, most_s = "an engine that is in time, unlike those with room", decision.better_until - at
+    best = min(decision.candidates, key=lambda each: each.cost_s, default=None)
+    if best is not None and best is not decision.candidates[0]:
+        waited_for = best.engine
+    return f"; waits for {waited_for}, {seconds(most_s)} at most"
 
 
 def _reshaped(decision: Admit) -> str:

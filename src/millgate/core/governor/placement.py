@@ -16,6 +16,7 @@ from millgate.core.fast_records import make_candidate
 from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
 from millgate.core.governor.prices import Prices
+from millgate.core.governor.turns import lets_pass
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.least_work import usual_cost
 from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
@@ -44,7 +45,7 @@ Place = tuple[Engine, float, float, tuple[Candidate, ...], Engine | None]
 """Where a request would go now, its time to first token there, until when a full engine is better, the candidates, this one first,
 and the engine that reads its prompt, where that is another.
 
-Until then, an absolute core time, waiting for an engine that holds more of it costs less; 0.0 where none does.
+Until then, an absolute core time, waiting for an engine that holds more of it costs less, or the full ones are in time and this one is not; 0.0 where neither is so.
 """
 
 Compared = tuple[Engine, Candidate]
@@ -172,13 +173,13 @@ class Placement:
     ) -> Place | None:
         """Return the engine that would do all of it: the one chosen, or one that holds of its prompt, or the cheapest in time if these are late."""
         compared = self._compared(chosen, request, engines, held, turns, now)
-        found = _found(_cheapest(chosen, request, compared, held, now), request, compared, now)
-        if now + found[1] <= request.deadline or len(engines) == 1:
+        found = _found(_cheapest(chosen, request, compared, held, now), request, compared, held, now)
+        if now + found[1] <= request.deadline or len(request.route.up) == 1:
             return found
         other = _least_late(self.prices, request, self._taking(request, engines, held, now), held, turns, now)
         if other is None:
             return None
-        return _found(other, request, self._compared(other, request, engines, held, turns, now), now)
+        return _found(other, request, self._compared(other, request, engines, held, turns, now), held, now)
 
     def _compared(
         self, other: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
@@ -357,6 +358,20 @@ def _least_late(
     return min(_with_room(request, engines, held, now), key=late_and_cost_s, default=None)
 
 
+def _in_time_until(request: Request, held: Held, now: float) -> float:
+    """Return until when a permit of any engine, with room or without, is in time, where it is late on those with room."""
+    if not lets_pass(request):
+        return 0.0
+    return request.deadline - min(
+        [
+            each.expected_ttft_s(unread_tokens(each, request, held), now)
+            for each in request.route.up
+            if _fits(each, request)
+        ],
+        default=inf,
+    )
+
+
 def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Engine:
     """Return the cheapest of those compared that have room; `usual`, which has, where there is nothing to compare."""
     cheapest, least_s = usual, inf
@@ -366,14 +381,20 @@ def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: H
     return cheapest
 
 
-def _found(engine: Engine, request: Request, compared: list[Compared], now: float) -> Place:
+def _found(engine: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Place:
     """Return this engine as the place to go."""
-    if not compared:
-        return engine, engine.expected_ttft_s(request.prompt_tokens, now), 0.0, (), None
-    candidates = tuple([own for each, own in compared if each is engine])
-    candidates += tuple([own for each, own in compared if each is not engine])
-    ttft_s = engine.expected_ttft_s(_unread_of(candidates[0]), now)
-    return engine, ttft_s, _better_until(request, candidates, ttft_s), candidates, None
+    candidates: tuple[Candidate, ...] = ()
+    unread, better_until = request.prompt_tokens, 0.0
+    if compared:
+        candidates = tuple([own for each, own in compared if each is engine])
+        candidates += tuple([own for each, own in compared if each is not engine])
+        unread = _unread_of(candidates[0])
+    ttft_s = engine.expected_ttft_s(unread, now)
+    if compared:
+        better_until = _better_until(request, candidates, ttft_s)
+    if not is_in_time(engine, request, ttft_s, now):
+        better_until = max(better_until, _in_time_until(request, held, now))
+    return engine, ttft_s, better_until, candidates, None
 
 
 def candidates(

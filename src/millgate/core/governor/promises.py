@@ -74,7 +74,7 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     The first is what is expected, in seconds from now. The sum of the others is when the first token has come nine times
     in ten. Its adapter has a slot in `slot_s`, and is loaded then.
     """
-    engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
+    engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
     reading = _reading_engines(request)
     ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in reading])
     if slot_s > 0.0 and place <= _free_streams(engines):
@@ -136,7 +136,7 @@ def wait_behind_s(
     So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
     in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
-    engines, capacity_forecast = request.route.up, request.route.pool.capacity_forecast
+    engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
     reading = _reading_engines(request)
     if not _is_metered(reading):
         return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
@@ -153,7 +153,19 @@ def wait_behind_s(
 def _reading_engines(request: Request) -> tuple[Engine, ...]:
     """Return the engines that may read its prompt: where none that answers does (SGLang), those that read for others."""
     up, readers = request.route.up, request.route.readers_up
-    return readers if readers and all(each.needs_reader for each in up) else up
+    return _of_use(request, readers if readers and all(each.needs_reader for each in up) else up)
+
+
+def _of_use(request: Request, engines: tuple[Engine, ...]) -> tuple[Engine, ...]:
+    """Return those of these engines that, idle, read its prompt in the time of its lane; all where none does.
+
+    The others may have room that this request has no use of.
+    """
+    if len(engines) == 1:
+        return engines
+    tokens, deadline_s = request.unread_tokens, request.lane.settings.deadline_s
+    fast = tuple([each for each in engines if each.service.ttft_s(tokens) <= deadline_s])
+    return fast if fast and len(fast) < len(engines) else engines
 
 
 def _surely(engines: tuple[Engine, ...]) -> float:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from millgate.dialects.media import MEDIA_TOKENS, measure
+from millgate.dialects.media import EMBEDDED_TOKEN_BYTES, MEDIA_TOKENS, measure
 from millgate.dialects.openai import OPENAI
+from millgate.dialects.responses import RESPONSES
 
 PICTURE = base64.b64encode(bytes(range(256)) * 400).decode()
 
@@ -47,6 +48,46 @@ def test_text_about_pictures_is_text() -> None:
 def test_a_document_whose_data_is_text_is_text() -> None:
     source = {"type": "text", "media_type": "text/plain", "data": "many words and spaces " * 500}
     assert measure(body({"type": "document", "source": source}))[:2] == (MEDIA_TOKENS, None)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": PICTURE * 2}},
+        {"type": "image_embeds", "image_embeds": PICTURE * 2},
+    ],
+)
+def test_a_large_file_without_a_data_urls_head_is_a_price_too(part: dict[str, Any]) -> None:
+    facts = read_chat(body(part))
+    assert (facts.fixed_tokens, facts.text_bytes) == (MEDIA_TOKENS, len(body(part)) - 2 * len(PICTURE))
+
+
+def test_an_agent_goes_on_from_a_picture_that_it_has_made_and_from_a_screenshot() -> None:
+    def read(item: dict[str, Any]) -> tuple[int, int | None]:
+        asked = {"model": "m", "input": [item, {"role": "user", "content": "brighter"}]}
+        facts = RESPONSES.readers[b"/v1/responses"](json.dumps(asked).encode())
+        return facts.fixed_tokens, facts.text_bytes
+
+    made, text_bytes = read({"type": "image_generation_call", "id": "ig_1", "result": PICTURE * 10})
+    assert made == MEDIA_TOKENS
+    assert text_bytes is not None
+    assert text_bytes < 200, "base64 is no text"
+    seen = {"type": "computer_screenshot", "image_url": "https://x/y.png"}
+    assert read({"type": "computer_call_output", "call_id": "c", "output": seen}) == (MEDIA_TOKENS, None)
+
+
+def test_a_page_with_pictures_in_it_that_a_tool_has_read_is_text() -> None:
+    page = f'<img alt="a mill" src="data:image/png;base64,{PICTURE}">'
+    called = {"type": "function", "id": "c", "function": {"name": "fetch", "arguments": "{}"}}
+    turns = [{"role": "assistant", "tool_calls": [called]}, {"role": "tool", "content": page}]
+    assert measure(json.dumps({"messages": turns}).encode())[:2] == (0, None)
+
+
+def test_a_prompt_of_embeddings_has_a_token_for_each_of_them_and_not_for_each_word_of_their_base64() -> None:
+    asked = json.dumps({"model": "m", "prompt": "", "prompt_embeds": PICTURE}).encode()
+    facts = OPENAI.readers[b"/v1/completions"](asked)
+    assert facts.fixed_tokens == len(PICTURE) // EMBEDDED_TOKEN_BYTES
+    assert facts.text_bytes == len(asked) - len(json.dumps(PICTURE))
 
 
 def test_what_the_engine_must_write_is_read() -> None:

@@ -62,6 +62,24 @@ def test_documents_are_counted(path: bytes) -> None:
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
+        (b"/v1/rerank", {"query": "q", "documents": None}),
+        (b"/v1/score", {"text_1": "q", "text_2": None}),
+        (b"/v1/score", {"queries": "q", "documents": None}),
+        (b"/score", {"data_1": "q", "data_2": None}),
+    ],
+)
+def test_a_multimodal_reranker_of_vllm_is_given_pictures_in_one_object(
+    path: bytes, fields: dict[str, Any]
+) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://x/y.png"}}
+    pages = {"content": [picture, picture, {"type": "text", "text": "a"}]}
+    facts = read(path, **{name: value or pages for name, value in fields.items()})
+    assert (facts.answers, facts.fixed_tokens) == (3, 2 * MEDIA_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
         (b"/v1/embeddings", {"content": ["a"] * 8}),
         (b"/v1/embeddings", {"messages": [{"role": "user"}], "content": ["a"] * 8}),
         (b"/v1/embeddings", {"messages": [{"role": "user"}], "input": ["a"] * 8}),
@@ -95,6 +113,10 @@ def test_pairs_are_counted(path: bytes) -> None:
         (b"/v1/rerank", {"query": "q"}, "documents"),
         (b"/v1/rerank", {"documents": ["a"] * 3000}, "documents"),
         (b"/v1/rerank", {"documents": "a"}, "documents"),
+        (b"/v1/rerank", {"documents": {}}, "documents"),
+        (b"/v1/rerank", {"documents": {"content": "a"}}, "documents"),
+        (b"/v1/rerank", {"documents": {"content": ["a"] * 3000}}, "documents"),
+        (b"/v1/score", {"text_1": "q", "text_2": {"content": ["a"] * 3000}}, "input"),
     ],
 )
 def test_what_cannot_be_counted_is_named(path: bytes, fields: dict[str, Any], field: str) -> None:

@@ -70,14 +70,8 @@ _PING: Final = (b"event: ping", b"event:ping")
 
 def _read_messages(body: bytes) -> RequestFacts:
     request, reserved = decode(REQUEST, body)
-    facts = RequestFacts(
-        named_model(request.model),
-        request.stream is True,
-        request.max_tokens,
-        1,
-        include_usage=True,
-        reserved=reserved,
-    )
+    model, stream = named_model(request.model), request.stream is True
+    facts = RequestFacts(model, stream, request.max_tokens, 1, include_usage=True, reserved=reserved)
     return measured(facts, body, bytes(request.tools))
 
 

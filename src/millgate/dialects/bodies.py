@@ -46,7 +46,7 @@ LIMITS: Mapping[str, str] = {
     "prompt": f"a string, an array of token ids, or at most {MOST_PROMPTS} of either",
     "prompt_embeds": f"a string or at most {MOST_PROMPTS} strings",
     "input": f"a string, an array of token ids, or at most {MOST_INPUTS} of either",
-    "documents": f"an array of at most {MOST_INPUTS} entries",
+    "documents": f"an array of at most {MOST_INPUTS} entries, or an object with one as its content",
     "texts": f"an array of at most {MOST_INPUTS} strings",
     "images": f"an array of at most {MOST_INPUTS} data URLs",
     "inputs": f"an array of at most {MOST_INPUTS} entries",
@@ -69,6 +69,8 @@ ABSENT = Raw(b"")
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 _FIELD = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<where>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(\w+)`")
+_HALF: Final = re.compile(rb"(?<!\\)\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])")
+"""An escape that wants a second one, which is not there; at the end of a body the parser says of it that the body is not whole."""
 _SHORT_BYTES: Final = 4096
 """A body up to this is searched for names as it is, which takes 2 us; in a longer one arrays are cut out first."""
 _utf8: Final = codecs.getincrementaldecoder("utf-8")
@@ -182,9 +184,10 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     except msgspec.DecodeError as error:
         if not body:
             raise BadInputError("body is empty: a JSON object is expected") from None
-        raise BadInputError(
-            f"body is not valid JSON: {str(error).removeprefix('JSON is malformed: ')}"
-        ) from None
+        what = str(error).removeprefix("JSON is malformed: ")
+        if half := _HALF.search(body):
+            what = f"half of a surrogate pair, as of an emoji that was cut in two (byte {half.start()})"
+        raise BadInputError(f"body is not valid JSON: {what}") from None
     except RecursionError:
         raise BadInputError("body is nested too deeply") from None
     return request

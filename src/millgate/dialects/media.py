@@ -15,6 +15,8 @@ MEDIA_TOKENS: Final = 800
 """One part that is no text. OpenAI charges 765 tokens for a 1024 x 1024 image in high detail. Anthropic
 charges width x height / 750 and at most about 1,600, and Qwen2-VL one token for 28 x 28 pixels (1,300 for a megapixel)."""
 
+EMBEDDED_TOKEN_BYTES: Final = 8_192
+"""Of base64 in `prompt_embeds`: 4,096 numbers of two bytes are 10,900 bytes, 2,048 half as many."""
 UNMEASURED: Final = RequestFacts._fields.index("fixed_tokens")
 """So many facts are said by the fields of a body; `measure` says the others."""
 _FACTS: Final = RequestFacts
@@ -27,15 +29,23 @@ _MOST_MARKS: Final = 8_192
 """How many places are looked at for base64; data behind them counts as text."""
 _LARGE_BYTES: Final = 4096
 """A body below this has no image in it worth subtracting."""
+_VERY_LARGE_BYTES: Final = 262_144
+"""A body is searched for the rarer marks from here on: each search takes a millisecond or two for a megabyte."""
 _LEAST_DATA_BYTES: Final = 256
 _SAMPLE_BYTES: Final = 64
+_BACKSLASH: Final = 0x5C
 
 _HAS_PARTS: Final = b'"type"'
 _PART: Final = re.compile(
-    rb'"type"\s*:\s*"(image"|image_url"|input_image"|input_audio"|audio_url"|video_url"|input_file"|file"|document")?'
+    rb'"type"\s*:\s*"(image"|image_url"|image_embeds"|image_generation_call"|input_image"|computer_screenshot"|input_audio"|audio_url"'
+    rb'|video_url"|input_file"|file"|document")?'
 )
 # Where base64 begins: the end of a data URL's head, or the value of a field that holds nothing else.
-_MARKS: Final = (b";base64,", b'"data"')
+_DATA_URL: Final = b";base64,"
+_MARKS: Final = {_DATA_URL: _LARGE_BYTES, b'"data"': _LARGE_BYTES} | dict.fromkeys(
+    (b'"result"', b'"file_data"', b'"image_embeds"'), _VERY_LARGE_BYTES
+)
+"""How long a text is searched for each; a `result` is an image that the model has made."""
 _OPENING: Final = re.compile(rb'\s*:\s*"')
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_=\\-]+\Z")
 
@@ -49,10 +59,7 @@ def measure(body: bytes, tools: bytes = b"") -> tuple[int, int | None, PromptSha
     first = body.find(_HAS_PARTS)
     if first < 0:
         return 0, None, shape_of(body, tools)
-    text = body
-    if len(body) >= _LARGE_BYTES:
-        for mark in _MARKS:
-            text = _without_data(text, mark)
+    text = _text_of(body)
     if text is body:
         return MEDIA_TOKENS * _parts(body, first), None, shape_of(body, tools)
     return MEDIA_TOKENS * _parts(text, 0), len(text), shape_of(text, tools)
@@ -69,13 +76,27 @@ def measured_texts(facts: tuple[Any, ...], body: bytes, messages: int | None) ->
     return _new(_FACTS, facts[:UNMEASURED] + found)
 
 
+def priced(facts: RequestFacts, body: bytes, part: bytes, tokens: int) -> RequestFacts:
+    """Return these facts with so many tokens in place of this part of the body, which is no text."""
+    text_bytes = len(body) if facts.text_bytes is None else facts.text_bytes
+    return facts._replace(
+        fixed_tokens=facts.fixed_tokens + tokens, text_bytes=max(0, text_bytes - len(part)), shape=None
+    )
+
+
 def content_bytes(part: bytes) -> int:
     """Return the bytes of text that would have as many tokens as this part of a message has."""
-    text = part
-    if len(part) >= _LARGE_BYTES:
-        for mark in _MARKS:
-            text = _without_data(text, mark)
+    text = _text_of(part)
     return len(text) + _BYTES_PER_TOKEN * MEDIA_TOKENS * _parts(text, 0)
+
+
+def _text_of(body: bytes) -> bytes:
+    """Return a body without its base64, the body itself where it has none worth a subtraction."""
+    text = body
+    for mark, least_bytes in _MARKS.items():
+        if len(text) >= least_bytes:
+            text = _without_data(text, mark)
+    return text
 
 
 def _parts(text: bytes, begin: int) -> int:
@@ -97,8 +118,8 @@ def _without_data(body: bytes, mark: bytes) -> bytes:
         if at < 0:
             break
         begin = end = at + len(mark)
-        opening = _OPENING.match(body, begin) if mark is _MARKS[1] else None
-        if opening is not None or mark is _MARKS[0]:
+        opening = None if mark == _DATA_URL else _OPENING.match(body, begin)
+        if opening is not None or mark == _DATA_URL:
             begin = begin if opening is None else opening.end()
             end = max(begin, body.find(b'"', begin))
             if end - begin >= _LEAST_DATA_BYTES and _looks_encoded(body, begin, end):
@@ -110,6 +131,8 @@ def _without_data(body: bytes, mark: bytes) -> bytes:
 
 def _looks_encoded(body: bytes, begin: int, end: int) -> bool:
     """Look at both ends and the middle: text has spaces, and a document's `data` may be text."""
+    if body[end - 1] == _BACKSLASH:  # the quote is one of a text, such as a page that a tool has read
+        return False
     middle = (begin + end) // 2
     starts = (begin, middle, end - _SAMPLE_BYTES)
     return all(_BASE64.match(body[start : start + _SAMPLE_BYTES]) for start in starts)

@@ -173,6 +173,13 @@ class PoolingScore(msgspec.Struct, gc=False):
     data_2: Raw = ABSENT
 
 
+class Content(msgspec.Struct, gc=False):
+    """Texts and images to score, in vLLM's multimodal form."""
+
+    content: Raw
+
+
+CONTENT: Final = msgspec.json.Decoder(Content)
 EMBEDDING: Final = msgspec.json.Decoder(Embedding)
 COHERE_EMBEDDING: Final = msgspec.json.Decoder(CohereEmbedding)
 RERANK: Final = msgspec.json.Decoder(Rerank)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 
 import msgspec
+from msgspec import Raw
 
 from millgate.dialects.bodies import (
     LIMITS,
@@ -23,10 +24,11 @@ from millgate.dialects.bodies import (
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from millgate.dialects.duplicates import FieldGuard
-from millgate.dialects.media import MEDIA_TOKENS, measured
+from millgate.dialects.media import MEDIA_TOKENS, measured, priced
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.openai_bodies import (
     COHERE_EMBEDDING,
+    CONTENT,
     EMBEDDING,
     RERANK,
     SCORE,
@@ -86,17 +88,12 @@ def _read_cohere_embedding(body: bytes) -> RequestFacts:
     facts = _facts(request.model, sum(counts.values()), body, reserved)
     if "images" not in counts:
         return facts
-    text_bytes = len(body) if facts.text_bytes is None else facts.text_bytes
-    return facts._replace(
-        fixed_tokens=facts.fixed_tokens + MEDIA_TOKENS * counts["images"],
-        text_bytes=max(0, text_bytes - len(request.images)),
-        shape=None,
-    )
+    return priced(facts, body, bytes(request.images), MEDIA_TOKENS * counts["images"])
 
 
 def _read_rerank(body: bytes) -> RequestFacts:
     request, reserved = decode(RERANK, body, _GUARD)
-    documents = count_entries(request.documents, "documents", MOST_INPUTS)
+    documents = count_entries(_parts_of(request.documents), "documents", MOST_INPUTS)
     texts = count_entries(request.texts, "texts", MOST_INPUTS) if is_given(request.texts) else 0
     return _facts(request.model, max(documents, texts), body, reserved)
 
@@ -105,21 +102,25 @@ def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
     request, reserved = decode(SCORE, body, _GUARD)
     texts = (request.text_1, request.text_2, request.queries, request.documents)
-    sides = (*texts, request.data_1, request.data_2)
+    sides = map(_parts_of, (*texts, request.data_1, request.data_2))
     return _facts(
         request.model, max(count_texts(bytes(side), "input", MOST_INPUTS) for side in sides), body, reserved
     )
 
 
+def _parts_of(side: Raw) -> Raw:
+    """Return the parts of a side in vLLM's multimodal form, each of which is a document up to 0.13; any other side as it is."""
+    if not bytes(side).startswith(b"{"):
+        return side
+    try:
+        return CONTENT.decode(side).content
+    except msgspec.ValidationError:
+        return side
+
+
 def _facts(model: str | None, inputs: int, body: bytes, reserved: str) -> RequestFacts:
-    facts = RequestFacts(
-        named_model(model),
-        stream=False,
-        max_tokens=0,
-        answers=max(1, inputs),
-        include_usage=True,
-        reserved=reserved,
-    )
+    answers = max(1, inputs)
+    facts = RequestFacts(named_model(model), False, 0, answers, include_usage=True, reserved=reserved)
     return measured(facts, body)
 
 

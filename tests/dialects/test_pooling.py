@@ -116,7 +116,8 @@ def test_pairs_are_counted(path: bytes) -> None:
         (b"/v1/rerank", {"documents": {}}, "documents"),
         (b"/v1/rerank", {"documents": {"content": "a"}}, "documents"),
         (b"/v1/rerank", {"documents": {"content": ["a"] * 3000}}, "documents"),
-        (b"/v1/score", {"text_1": "q", "text_2": {"content": ["a"] * 3000}}, "input"),
+        (b"/v1/score", {"text_1": "q", "text_2": {"content": ["a"] * 3000}}, "text_2"),
+        (b"/v1/score", {"queries": 5, "documents": ["a"]}, "queries"),
     ],
 )
 def test_what_cannot_be_counted_is_named(path: bytes, fields: dict[str, Any], field: str) -> None:

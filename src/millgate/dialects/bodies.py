@@ -28,6 +28,8 @@ MOST_TOOLS = 1_024
 MOST_MESSAGES = 65_536
 MOST_INPUTS = 2_048
 """OpenAI's documented bound for embeddings; Cohere advises against more than 1,000 documents to rerank."""
+SIDES: Final = ("text_1", "text_2", "data_1", "data_2", "queries", "documents")
+"""What texts to score come as, by the names of several engines."""
 
 LIMITS: Mapping[str, str] = {
     "max_tokens": f"an integer from 1 to {MOST_TOKENS} (0 for a completion with echo)",
@@ -45,7 +47,9 @@ LIMITS: Mapping[str, str] = {
     "messages": f"an array of 1 to {MOST_MESSAGES} messages",
     "prompt": f"a string, an array of token ids, or at most {MOST_PROMPTS} of either",
     "prompt_embeds": f"a string or at most {MOST_PROMPTS} strings",
-    "input": f"a string, an array of token ids, or at most {MOST_INPUTS} of either",
+    **dict.fromkeys(
+        ("input", *SIDES), f"a string, an array of token ids, or at most {MOST_INPUTS} of either"
+    ),
     "documents": f"an array of at most {MOST_INPUTS} entries, or an object with one as its content",
     "texts": f"an array of at most {MOST_INPUTS} strings",
     "images": f"an array of at most {MOST_INPUTS} data URLs",

@@ -15,6 +15,7 @@ from msgspec import Raw
 from millgate.dialects.bodies import (
     LIMITS,
     MOST_INPUTS,
+    SIDES,
     count_conversations,
     count_entries,
     count_texts,
@@ -101,11 +102,9 @@ def _read_rerank(body: bytes) -> RequestFacts:
 def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
     request, reserved = decode(SCORE, body, _GUARD)
-    texts = (request.text_1, request.text_2, request.queries, request.documents)
-    sides = map(_parts_of, (*texts, request.data_1, request.data_2))
-    return _facts(
-        request.model, max(count_texts(bytes(side), "input", MOST_INPUTS) for side in sides), body, reserved
-    )
+    sides = {name: bytes(_parts_of(getattr(request, name))) for name in SIDES}
+    inputs = max(count_texts(side, name, MOST_INPUTS) for name, side in sides.items())
+    return _facts(request.model, inputs, body, reserved)
 
 
 def _parts_of(side: Raw) -> Raw:

@@ -74,7 +74,7 @@ def plain_cost(
         service.tpot_s(engine.gate.streams + 1),
     )
     met_s = 0.0 if turns is None else sets.encounters.waits_s(engine.number, reading_s, turns, now)
-    live_share = sets.tokens(engine.number) / gate.kv_limit if gate.kv_limit else 0.0
+    live_share = sets.encounters.context_tokens(engine.number) / gate.kv_limit if gate.kv_limit else 0.0
     waits_s = 4.0 * (service.reading_s(gate.prefill_tokens) + met_s)
     waits_s += (1.0 + streams + (4.0 + 12.0 * live_share)) * reading_s
     cost_s = waits_s + request.output_tokens * (tpot_s + streams * (tpot_s - service.tpot_s(streams)))

@@ -84,6 +84,14 @@ def test_a_new_session_goes_where_no_cold_prompts_are_read() -> None:
     assert day.asks("cold again", COLD) in cold
 
 
+def test_a_new_session_goes_where_the_fewest_contexts_are_though_their_leases_are_over() -> None:
+    day = _Day(_gate(2))
+    assert day.asks("s", 60, session=1) == "0"
+    day.now += 200.0
+
+    assert day.asks("new", 20, session=2) == "1"
+
+
 @pytest.mark.parametrize(("thousands", "engine"), [(9, "0"), (COLD, "1")])
 def test_a_session_leaves_the_engine_where_its_turns_wait_longer_than_its_context_takes_to_read(
     thousands: int, engine: str

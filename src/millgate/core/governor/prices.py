@@ -23,9 +23,10 @@ class Prices:
         streams, kv_tokens, output_tokens = gate.streams, gate.kv_limit, request.output_tokens
         tpot_s, reading_s = service.tpot_s(streams + 1), service.reading_s(unread_tokens)
         slower_s, unread_s = tpot_s - service.tpot_s(streams), service.reading_s(gate.unread_tokens)
-        live_share = self._working_sets.tokens(engine.number) / kv_tokens if kv_tokens else 0.0
+        encounters = self._working_sets.encounters
+        live_share = encounters.context_tokens(engine.number) / kv_tokens if kv_tokens else 0.0
         if turns is not None:
-            unread_s += self._working_sets.encounters.waits_s(engine.number, reading_s, turns, now)
+            unread_s += encounters.waits_s(engine.number, reading_s, turns, now)
         cost_s = marginal_cost(streams, unread_s, reading_s, tpot_s, slower_s, output_tokens, live_share)
         adapters = self.adapters
         if not adapters.names or request.arrival.model not in adapters.names:
@@ -57,11 +58,12 @@ class Prices:
         Return the seconds of reading of one that seems to belong to none, 0.0 for others.
         """
         encounters = self._working_sets.encounters
-        if _is_of_session(request, session):
+        key = request.arrival.session if session is None else session.key
+        if key is not None:
             if session is not None and session.alone_s:
                 encounters.read_of_session(session.engine, session.alone_s, session.alone_at, now)
                 session.is_one()
-            encounters.turn(engine.number, now)
+            encounters.turn(engine.number, key, request.prompt_tokens, now)
             return 0.0
         reading_s = engine.service.reading_s(request.prompt_tokens - cached_tokens)
         encounters.reads(engine.number, reading_s, now)

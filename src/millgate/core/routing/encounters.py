@@ -4,8 +4,12 @@ A turn that goes on from what its engine holds is read in a moment, unless it co
 prompt after the other. So each engine that reads both makes turns wait. With a price on what meets, long prompts go where few turns come,
 and sessions go where few such prompts are read. Each makes the other's choice clearer, and some engines read the long prompts for all; no
 setting says how many. They are ordinary engines: a long prompt that would wait there for another goes on.
+
+What is read on an engine may evict contexts of sessions, so these count there too, for five minutes after a turn: most pauses of agents
+that are longer than a lease end by then.
 """
 
+from collections import OrderedDict
 from math import exp
 from typing import Final
 
@@ -45,13 +49,29 @@ class _Seen:
 class Encounters:
     """What sessions and long prompts would wait for each other; engines are known by their numbers in the index of prefixes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_sessions: int) -> None:
         self._seen: dict[int, _Seen] = {}
         self._since = 0.0
+        self._most_sessions = most_sessions
+        # Where each session had its last turn, with how long a prompt and when, the longest ago first; and the tokens on each engine.
+        self._contexts: OrderedDict[int, tuple[int, int, float]] = OrderedDict()
+        self._tokens: dict[int, int] = {}
 
-    def turn(self, number: int, now: float) -> None:
-        """A turn of a session is read by this engine."""
+    def turn(self, number: int, session: int, tokens: int, now: float) -> None:
+        """A turn of this session is read by this engine, with so long a prompt."""
         self._of(number, now).add(1.0, 0.0, now)
+        self._leaves(session)
+        contexts = self._contexts
+        contexts[session] = number, tokens, now
+        self._tokens[number] = self.context_tokens(number) + tokens
+        oldest = next(iter(contexts))
+        while len(contexts) > self._most_sessions or contexts[oldest][2] <= now - _MEMORY_S:
+            self._leaves(oldest)
+            oldest = next(iter(contexts))
+
+    def context_tokens(self, number: int) -> int:
+        """Return how long the contexts are of the sessions that have lately had their last turn on this engine."""
+        return self._tokens.get(number, 0)
 
     def reads(self, number: int, reading_s: float, now: float) -> None:
         """A prompt that belongs to no session is read there: a turn that comes in that time waits for half of it in the mean."""
@@ -73,7 +93,15 @@ class Encounters:
 
     def forget(self, number: int) -> None:
         """This engine begins anew, or is gone."""
+        for session in [key for key, context in self._contexts.items() if context[0] == number]:
+            self._leaves(session)
         self._seen.pop(number, None)
+
+    def _leaves(self, session: int) -> None:
+        """This session's last turn counts no more."""
+        if session in self._contexts:
+            number, tokens, _ = self._contexts.pop(session)
+            self._tokens[number] -= tokens
 
     def _of(self, number: int, now: float) -> _Seen:
         if not self._seen:

@@ -55,7 +55,7 @@ def marginal_cost(
     """Return what one request adds to an engine that may hold a part of its prompt: the seconds that it and those beside it wait for it.
 
     `streams` run there now and have prompts of `unread_s` to read. What is not held of its own takes `reading_s`; its
-    tokens take `tpot_s` each, and every other stream's then `slower_s` more. Live sessions have `live_share` of its memory.
+    tokens take `tpot_s` each, and every other stream's then `slower_s` more. Sessions that lately had a turn there have `live_share` of its memory.
     A sum, where `usual_cost` is a product: in a product the answer's seconds, which are the same on every engine, drown those
     that a held prefix saves.
     """

@@ -184,7 +184,7 @@ class WorkingSets:
         self._lapsed: dict[int, LiveSession] = {}
         self._tips: dict[int, LiveSession] = {}
         self._sets: dict[int, _LiveSet] = {}
-        self.encounters = Encounters()
+        self.encounters = Encounters(MOST_SESSIONS)
         self.leases: list[tuple[float, int]] = []
         self._kinds: dict[tuple[str, bool, bool], _Kind] = {}
         self._found = Ewma(1.0, prior_samples=float(ENOUGH))

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,6 +132,28 @@ def test_addresses_that_all_fail_are_one_failure_and_a_call_that_is_given_up_lea
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await hanging
+
+    _run(body)
+
+
+@pytest.mark.parametrize("names", [("127.0.0.5", REFUSING), (REFUSING, "127.0.0.5")])
+def test_tls_that_fails_at_one_address_is_told_and_not_that_another_one_refuses(
+    names: tuple[str, ...],
+) -> None:
+    """A certificate that has expired, of an engine whose name has an IPv6 address too, was told as a connection that is refused."""
+
+    async def speak(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"no handshake")
+        writer.close()
+
+    async def body(port: int) -> None:
+        async with await asyncio.start_server(speak, "127.0.0.5", port):
+            host = HostAddresses("engine.test", port, Names(*names))
+            for _ in range(2):
+                with pytest.raises(ssl.SSLError):
+                    await host.connect(
+                        Reached, ssl=ssl.create_default_context(), server_hostname="engine.test"
+                    )
 
     _run(body)
 

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 from math import inf
+from ssl import SSLError
 from typing import Any, Final, cast
 
 from millgate.sockets.listening import is_ip
@@ -113,7 +114,9 @@ class HostAddresses:
                     address, why = tries.pop(each), each.exception()
                     if why is not None:
                         self._shun(address)
-                    failure = None if failure is None else why
+                    # Where one address refuses a connection, a certificate of another that is refused is what to mend.
+                    if why is None or not isinstance(failure, SSLError):
+                        failure = None if failure is None else why
         finally:
             for each, address in tries.items():
                 each.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

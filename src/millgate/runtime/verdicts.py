@@ -15,6 +15,8 @@ from millgate.http1.client import AnswerHead
 from millgate.runtime.metered import lacks_credit, named_limit
 
 OVERLOADED: Final = (429, 503, 529)
+UNFIT: Final = (FailureKind.PROTOCOL, FailureKind.BROKEN)
+"""What a door finds to be no answer, or no whole one, that came with a good status and a good end."""
 _OVER_LIMIT: Final = 429
 # The request's or the setup's: whose key it was, and who has chosen the model, the core knows better.
 _OF_THE_KEY: Final = (401, 402, 403)

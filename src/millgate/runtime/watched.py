@@ -112,13 +112,15 @@ class HealthCheck(Ear):
         self.health.undecided()
         self._tell()
 
-    def complained(self, status: int) -> None:
-        """A request was answered with a status from 500 on: to have no room, or no such kind of work, is no fault."""
+    def complained(self, status: int, fault: str = "") -> None:
+        """A request was answered with a status from 500 on, or a `fault`: to have no room, or no such kind of work, is none."""
         if status in _NO_FAULT:
             self.heard += 1
         else:
             is_common = self.is_common is not None and self.is_common()
-            self.health.complained(f"status {status}", self._now(), alone=self._alone(), common=is_common)
+            self.health.complained(
+                f"status {status}{fault}", self._now(), alone=self._alone(), common=is_common
+            )
             self._follow_failure()
 
     def failed(self, kind: FailureKind, heard_before: int, detail: str) -> None:

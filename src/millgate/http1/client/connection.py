@@ -85,7 +85,7 @@ class UpstreamCall:
         self._until_head = True
         self._may_retry = may_retry
         self._done = False
-        self._answered = False
+        self._good_status = 0
         self._ear = ear = pool.ear
         if ear is not None:
             self._heard_before = ear.heard
@@ -109,6 +109,12 @@ class UpstreamCall:
             connection.drop()
         else:
             self._pool.abandon(self)
+
+    def unfit(self) -> None:
+        """Count what came with a good status as a failure of the engine, once."""
+        status, self._good_status = self._good_status, 0
+        if status and self._ear is not None:
+            self._ear.complained(status, ", and not what was asked for")
 
     def pause(self) -> None:
         """Stop reading the answer until `resume`; the engine is held back by TCP."""
@@ -153,7 +159,7 @@ class UpstreamCall:
         ear = self._ear
         if ear is not None:
             if head.status < FAULTY:
-                self._answered = head.status < COMPLAINING
+                self._good_status = head.status if head.status < COMPLAINING else 0
                 ear.heard += 1
             else:
                 ear.complained(head.status)
@@ -174,9 +180,9 @@ class UpstreamCall:
         if not self._done:
             receiver = self._close()
             try:
-                if self._answered and self._ear is not None and self._ear.anxious:
-                    self._ear.succeeded()
                 receiver.on_end(delimited=delimited)
+                if self._good_status and self._ear is not None and self._ear.anxious:
+                    self._ear.succeeded()
             except Exception as error:  # noqa: BLE001 - whatever a receiver raises ends its attempt as failed
                 self.raised(receiver, error)
 
@@ -184,6 +190,7 @@ class UpstreamCall:
         """Tell the receiver that there will be no whole answer."""
         if not self._done:
             receiver = self._close()
+            self._good_status = 0
             try:
                 if self._ear is not None:
                     self._ear.failed(kind, self._heard_before, detail)
@@ -196,6 +203,7 @@ class UpstreamCall:
         if not self._done:
             self._close()
         self._pool.report(error)
+        self._good_status = 0
         try:
             receiver.on_raised()
         except Exception as another:  # noqa: BLE001 - as in `end`

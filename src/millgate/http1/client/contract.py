@@ -68,8 +68,8 @@ class Ear:
     def succeeded(self) -> None:
         """A request was answered whole, with a status that complains of nothing."""
 
-    def complained(self, status: int) -> None:
-        """A request was answered with a status that may be the engine's fault."""
+    def complained(self, status: int, fault: str = "") -> None:
+        """A request was answered with a status that may be the engine's fault, or with another one and this `fault`."""
 
     def failed(self, kind: FailureKind, heard_before: int, detail: str) -> None:
         """There is no whole answer to a request, `detail` says why; `heard_before` is what `heard` was when it was sent."""

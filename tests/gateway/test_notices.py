@@ -1,8 +1,11 @@
 """Notices: one line of a kind a minute, with how many there were."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
+from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.snapshot import AccountReading, EngineSnapshot, Snapshot
 from millgate.core.words import FailureKind
 from millgate.gateway.notices import (
     LOOK_S,
@@ -10,13 +13,15 @@ from millgate.gateway.notices import (
     MOST_KINDS,
     MOST_TURNS,
     QUIET_S,
-    CapNotices,
+    UNSEEN_LOOKS,
     EngineNotices,
     Notices,
+    StateNotices,
 )
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
+from millgate.wiring.governor import build_governor
 
 
 class Written(ProcessLog):
@@ -124,13 +129,17 @@ def test_a_name_whose_addresses_of_before_are_used_is_a_line_and_one_when_it_is_
     assert {fields["name"] for _event, fields in log.lines} == {"gpu.test"}
 
 
-def test_answers_that_time_out_are_a_line_a_minute_of_each_engine() -> None:
+def test_requests_that_an_engine_fails_are_a_line_a_minute_of_each_engine_and_say_how() -> None:
     log = Written()
-    for _ in range(3):
-        log.notices.timeout("gpu-0")
-    log.notices.timeout("gpu-1")
+    for kind in (FailureKind.TIMEOUT, FailureKind.PROTOCOL, FailureKind.STATUS):
+        for _ in range(3):
+            log.notices.failed("gpu-0", kind)
+    log.notices.failed("gpu-1", FailureKind.TIMEOUT)
+    for kind in (FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT):
+        log.notices.failed("gpu-2", kind)  # lines of their own tell these
     assert log.lines == [
         ("engine timeouts", {"engine": "gpu-0", "count": 1}),
+        ("engine failures", {"engine": "gpu-0", "kind": "protocol", "count": 1}),
         ("engine timeouts", {"engine": "gpu-1", "count": 1}),
     ]
 
@@ -221,18 +230,30 @@ def test_an_engine_that_is_again_what_was_said_of_it_last_is_no_line() -> None:
     assert len(log.lines) == MOST_TURNS
 
 
-class Caps:
-    """Engines whose caps are set by hand, and the looks that were put off."""
+def _snapshot(name: str, limit: int) -> Snapshot:
+    settings = Settings((LaneSettings("lane"),), (EngineSettings(name, limit),))
+    return build_governor(settings, 0.0).snapshot(0.0)
 
-    def __init__(self, **caps: int) -> None:
-        self.now = caps
+
+def _engine(name: str = "a", limit: int = 4) -> EngineSnapshot:
+    return _snapshot(name, limit).engines[0]
+
+
+PAUSED = AccountReading(1.0, 0.0, 42.04, breaker_open=False)
+
+
+class States:
+    """Engines that are set by hand, and the looks that were put off."""
+
+    def __init__(self) -> None:
+        self.now = replace(_snapshot("a", 4), engines=())
+        self.losses: dict[str, int] = {}
         self.log = Written()
         self.waits: list[float] = []
         self.cancelled = 0
-        self.pauses: dict[str, float] = {}
-        self.notices = CapNotices(self.log, lambda: self.now, lambda: self.pauses, cast("Any", self._later))
+        self.notices = StateNotices(self.log, lambda: self.now, lambda: self.losses, cast("Any", self._later))
 
-    def _later(self, wait_s: float, look: Callable[[], None]) -> "Caps":
+    def _later(self, wait_s: float, look: Callable[[], None]) -> "States":
         del look
         self.waits.append(wait_s)
         return self
@@ -240,44 +261,88 @@ class Caps:
     def cancel(self) -> None:
         self.cancelled += 1
 
-    def look(self, **caps: int) -> list[tuple[object, ...]]:
-        """Return the lines of one look at these caps."""
-        self.now = caps
+    def look(self, *engines: EngineSnapshot, **caps: int) -> list[tuple[object, ...]]:
+        """Return the lines of one look at these engines, or at some with these caps."""
+        engines = engines or tuple(_engine(name, cap) for name, cap in caps.items())
+        self.now = replace(self.now, engines=engines)
         before = len(self.log.lines)
         self.notices.look()
         return [(event, *fields.values()) for event, fields in self.log.lines[before:]]
 
 
 def test_a_cap_that_moves_by_a_tenth_since_the_last_line_is_one_line() -> None:
-    caps = Caps()
+    states = States()
 
-    assert caps.look(a=100, b=3) == []
-    assert caps.look(a=91, b=3) == []
-    assert caps.look(a=89, b=4) == [("engine cap", "a", 89, 100), ("engine cap", "b", 4, 3)]
-    assert caps.look(a=82, b=4) == []
-    assert caps.look(a=80, b=4) == [("engine cap", "a", 80, 89)]
-    assert caps.waits == [LOOK_S] * 5
-    caps.notices.stop()
-    caps.notices.stop()
-    assert caps.cancelled == 1
+    assert states.look(a=100, b=3) == []
+    assert states.look(a=91, b=3) == []
+    assert states.look(a=89, b=4) == [("engine cap", "a", 89, 100), ("engine cap", "b", 4, 3)]
+    assert states.look(a=82, b=4) == []
+    assert states.look(a=80, b=4) == [("engine cap", "a", 80, 89)]
+    assert states.waits == [LOOK_S] * 5
+    states.notices.stop()
+    states.notices.stop()
+    assert states.cancelled == 1
+
+
+def test_shares_of_a_cluster_are_no_lines() -> None:
+    states = States()
+    states.notices.tells_caps = False
+    assert states.look(a=100) == states.look(a=5) == []
 
 
 def test_an_account_that_pauses_and_takes_work_again_is_a_line_each() -> None:
-    caps = Caps()
+    states, engine = States(), _engine()
 
-    assert caps.look() == []
-    caps.pauses = {"a": 42.04, "b": 0.0}
-    assert caps.look() == [("account paused", "a", 42.0)]
-    caps.pauses = {"a": 27.0, "b": 0.0}
-    assert caps.look() == []
-    caps.pauses = {"a": 0.0, "b": 0.0}
-    assert caps.look() == [("account pause over", "a")]
-    assert caps.look() == []
+    assert states.look(engine) == []
+    assert states.look(replace(engine, account=PAUSED)) == [("account paused", "a", 42.0)]
+    assert states.look(replace(engine, account=replace(PAUSED, paused_s=27.0))) == []
+    assert states.look(engine) == [("account pause over", "a")]
+    assert states.look(engine) == []
+
+
+def test_an_engine_that_is_silent_and_speaks_again_is_a_line_each() -> None:
+    states, engine = States(), _engine()
+
+    assert states.look(replace(engine, silent_s=10.0)) == [("engine silent", "a", 10.0)]
+    assert states.look(replace(engine, silent_s=20.0)) == []
+    assert states.look(engine) == [("engine silent no more", "a")]
+
+
+def test_metrics_that_an_engine_shows_no_more_are_a_line_and_one_when_they_are_back() -> None:
+    states, blind = States(), replace(_engine(), seen_running=None)
+    seen = replace(blind, seen_running=1)
+
+    for _ in range(2 * UNSEEN_LOOKS):
+        assert states.look(blind) == [], "it has never shown any"
+    assert states.look(seen) == states.look(blind) == states.look(seen) == [], "one look without an answer"
+    assert states.look(blind) == []
+    assert states.look(blind) == [("engine metrics lost", "a", UNSEEN_LOOKS * LOOK_S)]
+    assert states.look(blind) == []
+    assert states.look(seen) == [("engine metrics found again", "a")]
+    for _ in range(2 * UNSEEN_LOOKS):
+        assert states.look(replace(blind, up=False)) == [], "that it is down is a line of its own"
+
+
+def test_connections_and_lines_that_are_lost_are_a_line_when_it_begins_and_one_when_it_is_over() -> None:
+    """The answer to a connection too many is made once, and so was its line: of all that came later the log said nothing."""
+    states, lost = States(), []
+    for refused, lines in ((0, 0), (41, 0), (99, 3), (99, 4), (99, 4), (100, 4)):
+        states.losses = {"connections refused": refused, "attempt lines lost": lines}
+        lost.append(states.look())
+
+    assert lost == [
+        [],
+        [("connections refused", 41)],
+        [("attempt lines lost", 3)],
+        [("connections refused no more",)],
+        [("attempt lines lost no more",)],
+        [("connections refused", 1)],
+    ]
 
 
 def test_an_engine_that_comes_anew_begins_without_a_line() -> None:
-    caps = Caps()
+    states = States()
 
-    assert caps.look(a=100) == []
-    assert caps.look(b=5) == []
-    assert caps.look(a=10, b=5) == []
+    assert states.look(a=100) == []
+    assert states.look(b=5) == []
+    assert states.look(a=10, b=5) == []

@@ -139,7 +139,10 @@ def _gauges(engine: State) -> str:
 
 def _stance(engine: State) -> Text:
     account = engine.get("account") or {}
-    trouble = "breaker open" if account.get("breaker_open") else "paused" if account.get("paused_s") else ""
+    silent = "silent" if engine.get("silent_s") else ""
+    trouble = (
+        "breaker open" if account.get("breaker_open") else "paused" if account.get("paused_s") else silent
+    )
     return Text(trouble or "up", "red" if trouble else "green") if engine.get("up") else Text("down", "red")
 
 

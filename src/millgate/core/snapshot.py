@@ -228,7 +228,8 @@ class EngineSnapshot:
 
     `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose client has left while the engine may still be working for it. `adapter_loads`
     counts adapters that it had to load, as placement sees it. Gauges are
-    None when unknown or stale. `account` is None but for a provider's account.
+    None when unknown or stale. `account` is None but for a provider's account. It gets one prompt at a time while it is `silent_s`:
+    for so long it let a prompt wait until its time ran out, and read none.
     """
 
     name: str
@@ -255,6 +256,7 @@ class EngineSnapshot:
     account: AccountReading | None = None
     role: Role = Role.UNIFIED
     adapter_loads: int = 0
+    silent_s: float = 0.0
 
     @property
     def takes_requests(self) -> bool:

@@ -1,8 +1,8 @@
 """What clients and engines do wrong, told to the log of the process: one line of a kind a minute, however many there are.
 
 A flood of garbage must not become a flood of lines. The kinds are the door's closed list of codes and the names of
-engines; no bytes of a client are in a line. An engine that goes down, or comes up, is a line at once; one whose cap moves has
-a line within some seconds.
+engines; no bytes of a client are in a line. An engine that goes down, or comes up, is a line at once; one whose cap moves,
+or that shows no metrics any more, has a line within some seconds.
 """
 
 from asyncio import TimerHandle
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final
 
+from millgate.core.snapshot import EngineSnapshot, Snapshot
 from millgate.core.words import FailureKind, Reason
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.health import EngineStanding, Stance
@@ -27,6 +28,9 @@ LOOK_S: Final = 15.0
 """Between two looks at the caps; a limiter moves a cap in seconds, and a line for each step would bury the rest."""
 LEAST_MOVE: Final = 0.1
 """Of a cap, as a share of the one that was told last: what a graph of streams shows as a step."""
+UNSEEN_LOOKS: Final = 2
+"""An engine at its limit may leave single looks at its metrics without an answer."""
+_TOLD_APART: Final = (FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT)
 
 
 class Notices:
@@ -51,9 +55,12 @@ class Notices:
         """An engine did not say how many tokens an answer took, or said nonsense."""
         self._tell("answers without usable usage", "engine", engine)
 
-    def timeout(self, engine: str) -> None:
-        """An engine did not answer in time: its client got a 504, or a stream that breaks off."""
-        self._tell("engine timeouts", "engine", engine)
+    def failed(self, engine: str, kind: FailureKind) -> None:
+        """An engine has failed a request: its client got an error, or a stream that breaks off."""
+        if kind is FailureKind.TIMEOUT:
+            self._tell("engine timeouts", "engine", engine)
+        elif kind not in _TOLD_APART:
+            self._tell("engine failures", "engine", engine, kind=kind.value)
 
     def key_refused(self, engine: str, kind: FailureKind) -> None:
         """An engine refuses the gate's own key, or says that its account has no credit left."""
@@ -175,45 +182,75 @@ class EngineNotices:
         self._tell(turns)
 
 
-class CapNotices:
-    """Writes one line when the cap of an engine has moved by a tenth or more since the line before, or its account's pause began or ended.
+class _Known:
+    """What is known of one engine: the cap and the troubles that were told, and looks since its metrics were seen, None before they ever were."""
 
-    `read` returns the caps as they are now, by engine, and `read_pauses` for how long nothing is sent to an account; they are
-    called every `LOOK_S`, so that an engine has at most four lines of each a minute. `later` is an event loop's `call_later`.
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.unseen: int | None = None
+        self.troubles: set[str] = set()
+
+
+class StateNotices:
+    """Writes one line when the cap of an engine has moved by a tenth or more since the line before, and one each when a trouble begins and is over.
+
+    An engine's trouble is that its account pauses, that it is silent, or that it shows no metrics any more; the gate's that a count of `read_losses` grows.
+    Both are read every `LOOK_S`, so that there are at most four lines of each a minute. `later` is an event loop's `call_later`.
     """
 
     def __init__(
         self,
         log: ProcessLog,
-        read: Callable[[], Mapping[str, int]],
-        read_pauses: Callable[[], Mapping[str, float]],
+        snapshot: Callable[[], Snapshot],
+        read_losses: Callable[[], Mapping[str, int]],
         later: Callable[[float, Callable[[], None]], TimerHandle],
     ) -> None:
+        self.tells_caps = True
         self._log = log
-        self._read = read
-        self._read_pauses = read_pauses
-        self._paused: set[str] = set()
+        self._snapshot, self._read_losses = snapshot, read_losses
         self._later = later
-        self._told: dict[str, int] = {}
+        self._known: dict[str, _Known] = {}
+        self._lost: dict[str, int] = {}
+        self._own_troubles: set[str] = set()
         self._timer: TimerHandle | None = None
 
     def look(self) -> None:
-        """Tell what has moved, and look again after `LOOK_S`; what an engine begins with is no line."""
-        before, self._told = self._told, {}
-        for engine, cap in self._read().items():
-            told = before.get(engine, cap)
-            has_moved = abs(cap - told) >= max(1.0, LEAST_MOVE * told)
-            if has_moved:
-                self._log.info("engine cap", engine=engine, cap=cap, cap_before=told)
-            self._told[engine] = cap if has_moved else told
-        for engine, left_s in self._read_pauses().items():
-            if left_s > 0.0 and engine not in self._paused:
-                self._paused.add(engine)
-                self._log.warning("account paused", engine=engine, left_s=round(left_s, 1))
-            elif left_s <= 0.0 and engine in self._paused:
-                self._paused.discard(engine)
-                self._log.info("account pause over", engine=engine)
+        """Tell what has changed, and look again after `LOOK_S`; what an engine begins with is no line."""
+        before, self._known = self._known, {}
+        for engine in self._snapshot().engines:
+            self._known[engine.name] = before.get(engine.name) or _Known(engine.limit)
+            self._look_at(engine, self._known[engine.name])
+        for event, count in self._read_losses().items():
+            self._turn(
+                self._own_troubles, event, f"{event} no more", {}, count=count - self._lost.get(event, 0)
+            )
+            self._lost[event] = count
         self._timer = self._later(LOOK_S, self.look)
+
+    def _look_at(self, engine: EngineSnapshot, known: _Known) -> None:
+        if self.tells_caps and abs(engine.limit - known.cap) >= max(1.0, LEAST_MOVE * known.cap):
+            self._log.info("engine cap", engine=engine.name, cap=engine.limit, cap_before=known.cap)
+            known.cap = engine.limit
+        if engine.seen_running is not None:
+            known.unseen = 0
+        elif known.unseen is not None:
+            known.unseen += engine.up  # of one that is down it is no news
+        unseen_s = LOOK_S * known.unseen if known.unseen and known.unseen >= UNSEEN_LOOKS else 0.0
+        paused_s = 0.0 if engine.account is None else engine.account.paused_s
+        told, whose = known.troubles, {"engine": engine.name}
+        self._turn(told, "account paused", "account pause over", whose, left_s=paused_s)
+        self._turn(told, "engine silent", "engine silent no more", whose, silent_s=engine.silent_s)
+        self._turn(told, "engine metrics lost", "engine metrics found again", whose, unseen_s=unseen_s)
+
+    def _turn(self, told: set[str], event: str, over: str, whose: dict[str, str], **much: float) -> None:
+        """Tell that a trouble has begun, and how `much` it is, or that it is over."""
+        is_so = any(much.values())
+        if is_so and event not in told:
+            told.add(event)
+            self._log.warning(event, **whose, **{unit: round(value, 1) for unit, value in much.items()})
+        elif not is_so and event in told:
+            told.discard(event)
+            self._log.info(over, **whose)
 
     def stop(self) -> None:
         """Look no more."""

@@ -14,7 +14,7 @@ from millgate.cluster.leases import LeaseStatus, RenewalState
 from millgate.core.governor.verbs import Core
 from millgate.gateway.app import Gateway
 from millgate.gateway.doors import WorkerPlace
-from millgate.gateway.notices import CapNotices, EngineNotices, Notices
+from millgate.gateway.notices import EngineNotices, Notices, StateNotices
 from millgate.gateway.notify import Notifier, ServiceNotifier
 from millgate.gateway.reload import EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
@@ -58,37 +58,38 @@ async def serve(
     `store` is asked for leases instead of the one that the settings name. `place` is that of one of several processes, `notifier` is told instead of systemd.
     `on_ready` is called when every door listens. Raises OSError when an address is taken or not ours.
     """
+    loop = asyncio.get_running_loop()
     log = ProcessLog() if place is None else ProcessLog(worker=place.number)
     notifier = notifier or Notifier()
     gateway = Gateway(governor, settings, store=store, place=place)
     gateway.lines_dropped = lambda: log.dropped
     gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
-    notices = Notices(log, asyncio.get_running_loop().time)
+    notices = Notices(log, loop.time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
-    gateway.observers.accounting.on_timeout, gateway.door.shedding.on_shed = notices.timeout, notices.shed
+    gateway.observers.accounting.on_failure, gateway.door.shedding.on_shed = notices.failed, notices.shed
     gateway.door.on_key_refused = notices.key_refused
     gateway.door.on_unknown, gateway.fleet.on_look = notices.unknown, notices.looked_up
     if gateway.line is not None:
         gateway.line.on_key_refused, gateway.line.on_unknown = notices.key_refused, notices.unknown
     gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
-    loop = asyncio.get_running_loop()
     turns = EngineNotices(log, loop.time, loop.call_later)
     gateway.fleet.on_turn = lambda each: notices.failing(each) if each.failing else turns.turned(each)
     if gateway.cluster is not None:
         gateway.cluster.on_change = partial(_lease_changed, log)
     if gateway.observers.traces is not None:
         gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
-    caps = CapNotices(log, partial(_caps, gateway), partial(_pauses, gateway), loop.call_later)
+    states = StateNotices(log, gateway.driver.snapshot, partial(_losses, gateway), loop.call_later)
+    states.tells_caps = gateway.cluster is None  # shares move several times a second: no step of a limiter
     reloader = _reloader(gateway, fetch, log, notifier, sizes)
     try:
         await gateway.start()
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: _report(log, context))
+        loop.set_exception_handler(lambda _loop, context: _report(log, context))
         with _signals(gateway, None if fetch is None else reloader, log, place) as (asked, insisted):
             _tune_collector()
             if on_ready is not None:
                 on_ready(gateway)
             notifier.ready()
-            caps.look()
+            states.look()
             if sizes is not None:
                 sizes.discovery.start(log, reloader.ask_to_fit, reloader.ask_to_refill)
             await asked.wait()
@@ -96,7 +97,7 @@ async def serve(
             return await _leave(gateway, insisted, log, notifier)
     finally:
         notifier.close()
-        caps.stop()
+        states.stop()
         await gateway.stop()
         log.close()
 
@@ -163,18 +164,9 @@ def _signals(
                 signal.signal(number, signal.SIG_IGN)
 
 
-def _caps(gateway: Gateway) -> dict[str, int]:
-    if gateway.cluster is not None:  # shares move several times a second: no step of a limiter
-        return {}
-    return {engine.name: engine.limit for engine in gateway.driver.snapshot().engines}
-
-
-def _pauses(gateway: Gateway) -> dict[str, float]:
-    return {
-        each.name: each.account.paused_s
-        for each in gateway.driver.snapshot().engines
-        if each.account is not None
-    }
+def _losses(gateway: Gateway) -> dict[str, int]:
+    refused = gateway.server.refused_connections
+    return {"connections refused": refused, "attempt lines lost": gateway.observers.lines_dropped}
 
 
 def _lease_changed(log: ProcessLog, status: LeaseStatus) -> None:

@@ -177,7 +177,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     # What promises or warns: the worst.
     _of(max): """
         now at oldest_queued_s expected_wait_s deadline_s headroom abort_lag_s p95 p99 promised window_s
-        over_s excess excess_threshold backlog_s acceleration_threshold others_share paused_s wait_s
+        over_s excess excess_threshold backlog_s acceleration_threshold others_share paused_s silent_s wait_s
         loop_lag_s worst_loop_lag_s ttft_p95_s ttft_p99_s measured_s owners seen_running seen_waiting
         seen_kv_share seen_preemptions replicas renewed_s since_s kv_limit prefill_limit
     """,

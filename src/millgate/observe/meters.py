@@ -164,6 +164,7 @@ engine_account_left_ratio | gauge | ratio | engine | account.left_share | Least 
 engine_account_others_ratio | gauge | ratio | engine | account.others_share | Most of a limit's rate that others seem to take from the same account.
 engine_account_paused_seconds | gauge | seconds | engine | account.paused_s | Seconds for which nothing is sent to the provider, because it has refused.
 engine_breaker_open | gauge | 0 or 1 | engine | account.breaker_open | 1 while the breaker is open: after failures the engine gets single tries only.
+engine_silent_seconds | gauge | seconds | engine | silent_s | How long the engine let a prompt wait until its time ran out, and read none: it gets one prompt at a time until its next first token, which makes this 0.
 engine_drain_per_second | gauge | 1/s | engine | drain_per_s | Departures per second while the gate is full.
 engine_expected_ttft_seconds | gauge | seconds | engine | expected_ttft_s | Learned time to the first token of a mean prompt.
 engine_expected_tpot_seconds | gauge | seconds | engine | expected_tpot_s | Learned time per output token at the present load.

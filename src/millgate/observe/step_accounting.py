@@ -29,7 +29,6 @@ _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")
 _MODEL: Final = place_in_facts("model")
 _WHOLE: Final = (Outcome.GOOD, Outcome.LATE)
-_TIMEOUT: Final = FailureKind.TIMEOUT
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
 _ADMIT: Final = Admit
 _ARRIVED: Final = Arrived
@@ -47,7 +46,7 @@ class StepAccounting(StepObserver):
 
     Everything kept is bounded by what is under way and by the parts' own bounds. An observer that looks at the core now
     and then is called from `on_beat`, with the core's time, about every tenth of a second in which anything happens.
-    `on_timeout` is told the engine of each attempt that ended because its engine did not answer in time.
+    `on_failure` is told the engine of each attempt that its engine failed, and how.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class StepAccounting(StepObserver):
         self._defer = defer
         self._awaits = False
         self.on_beat: list[Callable[[float], None]] = []
-        self.on_timeout: Callable[[str], None] | None = None
+        self.on_failure: Callable[[str, FailureKind], None] | None = None
         self._ring = ring
         self._traffic = traffic
         self._refusals = refusals
@@ -206,8 +205,8 @@ class StepAccounting(StepObserver):
             return
         facts = _facts(arrival)
         if decision.engine is not None:
-            if decision.cause is _TIMEOUT and self.on_timeout is not None:
-                self.on_timeout(decision.engine)
+            if isinstance(decision.cause, FailureKind) and self.on_failure is not None:
+                self.on_failure(decision.engine, decision.cause)
             self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
         if self._heard:
             self._note_rest(decision, now)

@@ -46,8 +46,11 @@ def test_its_first_token_lets_all_of_them_in(prefill_tokens: int | None) -> None
     _time_out(gate, 1, 10.1)
     for attempt in (2, 3, 4):
         ask(gate, attempt, 12.0)
+    silent_s = gate.snapshot(12.0).engines[0].silent_s
     let_in = gate.handle(FirstToken(2), 13.0)
 
+    assert silent_s == pytest.approx(10.1)
+    assert gate.snapshot(13.0).engines[0].silent_s == 0.0
     assert [each.attempt for each in let_in if isinstance(each, Admit)] == [3, 4]
 
 

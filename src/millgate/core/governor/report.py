@@ -221,4 +221,5 @@ def _engine(engine: Engine, adapter_loads: int, now: float) -> EngineSnapshot:
         account=None if engine.provider is None else engine.provider.reading(now),
         role=engine.settings.role,
         adapter_loads=adapter_loads,
+        silent_s=engine.silence.lasts_s,
     )

@@ -124,7 +124,7 @@ function setEngineName(cell, seen) {
     cell.append(make("span", "state"), make("span", "", seen.name), make("span", "up-down"));
   }
   const account = seen.account;
-  const trouble = !seen.up ? "down" : account?.breaker_open ? "breaker open" : account?.paused_s ? "paused" : "";
+  const trouble = !seen.up ? "down" : account?.breaker_open ? "breaker open" : account?.paused_s ? "paused" : seen.silent_s ? "silent" : "";
   cell.children[0].classList.toggle("down", trouble !== "");
   const role = seen.role === "unified" ? "" : seen.role;
   cell.children[2].classList.toggle("alarming", trouble !== "");

@@ -283,7 +283,9 @@ def test_row_66_a_loop_that_stands_still_is_measured_and_reported(gate: GateProc
     time.sleep(0.8)
     gate.process.send_signal(signal.SIGCONT)
     until(lambda: len(said(gate, "stood still")) > before)
-    assert said(gate, "stood still")[-1]["seconds"] >= 0.5
+    line = said(gate, "stood still")[-1]
+    assert line["seconds"] >= 0.5
+    assert line["cpu_s"] < 0.5 * line["seconds"], "it was stopped, and not busy"
     assert metric(gate, "millgate_loop_lag_worst_seconds") >= 0.5
 
 

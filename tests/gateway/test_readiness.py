@@ -146,7 +146,7 @@ def test_a_provider_whose_breaker_is_open_is_named_and_told_and_keeps_no_gate_aw
             assert gateway.ready() == (True, {"gate": "open", "engine engine": "breaker open"})
             live = gateway.views.live
             assert live is not None
-            assert live.page_model.verdict().text == "Down: no engine answers, every request is refused"
+            assert live.page_model.verdict().text == "Down: no engine takes work, every request is refused"
             await until(lambda: gateway.fleet.standings[0].stance is Stance.DOWN)
             stand.engine.script = answer_whole
             breaker = gateway.driver._governor._knowledge.engines.by_name["engine"].provider.breaker  # type: ignore[attr-defined]

@@ -160,13 +160,13 @@ class EngineNotices:
 
     def _tell(self, turns: _Turns) -> None:
         """Write the line of how the engine stands, or put it off; nothing where that has been said."""
-        standing, now = turns.standing, self._time()
+        standing, now, turns.is_late = turns.standing, self._time(), False
         if standing is None or standing.stance is turns.told:
             return
         wait_s = turns.told_at[0] + QUIET_S - now if len(turns.told_at) == MOST_TURNS else 0.0
         if wait_s > 0.0:
             turns.is_late = True
-            self._later(wait_s, lambda: self._catch_up(turns))
+            self._later(wait_s, lambda: self._tell(turns))
             return
         between = {"turns": turns.untold} if turns.untold > 1 else {}
         turns.told_at.append(now)
@@ -176,10 +176,6 @@ class EngineNotices:
             self._log.info("engine up", engine=standing.name, down_s=down_s, **between)
         else:
             self._log.warning("engine down", engine=standing.name, why=standing.why, **between)
-
-    def _catch_up(self, turns: _Turns) -> None:
-        turns.is_late = False
-        self._tell(turns)
 
 
 class _Known:
@@ -218,8 +214,8 @@ class StateNotices:
         """Tell what has changed, and look again after `LOOK_S`; what an engine begins with is no line."""
         before, self._known = self._known, {}
         for engine in self._snapshot().engines:
-            self._known[engine.name] = before.get(engine.name) or _Known(engine.limit)
-            self._look_at(engine, self._known[engine.name])
+            self._known[engine.name] = known = before.get(engine.name) or _Known(engine.limit)
+            self._look_at(engine, known)
         for event, count in self._read_losses().items():
             self._turn(
                 self._own_troubles, event, f"{event} no more", {}, count=count - self._lost.get(event, 0)

@@ -63,7 +63,7 @@ async def serve(
     notifier = notifier or Notifier()
     gateway = Gateway(governor, settings, store=store, place=place)
     gateway.lines_dropped = lambda: log.dropped
-    gateway.door.lag.on_stall = lambda late_s: log.warning("the loop stood still", seconds=round(late_s, 3))
+    gateway.door.lag.on_stall = partial(log.warning, "the loop stood still")
     notices = Notices(log, loop.time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_failure, gateway.door.shedding.on_shed = notices.failed, notices.shed

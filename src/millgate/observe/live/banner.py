@@ -118,7 +118,7 @@ def banner(situation: Situation) -> Banner:
         still = "1 request still runs" if running == 1 else f"{running} requests still run"
         return Banner(Level.DOWN, f"Draining: {still}, nothing new is let in")
     if not situation.engines_up:
-        return Banner(Level.DOWN, "Down: no engine answers, every request is refused")
+        return Banner(Level.DOWN, "Down: no engine takes work, every request is refused")
     if situation.refusing_since is not None:
         return Banner(Level.OVERLOADED, _overloaded(situation, situation.refusing_since))
     if situation.warned_since is not None:

@@ -139,6 +139,7 @@ class GateMachine(RuleBasedStateMachine):
     @initialize(settings=core_settings)
     def opens(self, settings: Settings) -> None:
         self.settings = self.first_settings = settings
+        self.most_appointments = settings.max_appointments
         self.gate = build(settings)
 
     def send(self, event: Event, late_s: float = 0.0) -> tuple[Decision, ...]:
@@ -277,6 +278,8 @@ class GateMachine(RuleBasedStateMachine):
 
     def _change(self, settings: Settings) -> None:
         self.settings = settings
+        # A bound that is lowered drops nothing that is kept.
+        self.most_appointments = max(self.most_appointments, settings.max_appointments)
         decisions = self.gate.reconfigure(settings, self.now)
         self.script.append((settings, self.now))
         self.answers.append(decisions)

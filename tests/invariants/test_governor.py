@@ -122,7 +122,7 @@ class EverythingIsBounded(GateMachine):
     def memories_stay_within_their_bounds(self) -> None:
         retries = self.gate.snapshot(self.now).retries
         knowledge = self.gate._knowledge
-        assert retries.appointments <= retries.records <= self.first_settings.max_appointments
+        assert retries.appointments <= retries.records <= self.most_appointments
         assert len(knowledge.attempts.wakes) <= 5 * (len(knowledge.attempts.by_number) + 1_000) + 2
         for pool in knowledge.engines.routes.pools:
             assert len(pool.appointments._ends) <= 2 * (pool.appointments.records + 1_000) + 1

@@ -136,6 +136,18 @@ def test_retries_that_nobody_asked_for_end_with_the_budget() -> None:
     )
 
 
+def test_who_came_too_often_is_served_all_the_same_once_the_engine_has_nothing_to_do() -> None:
+    """A client without a label asks again every second: it hears nothing of hints, and the gate is idle in the end."""
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=1)
+    _ask(gate, 0)
+    impatient = [_ask(gate, 1 + each, 0.2 * each, fingerprint=lambda: 1) for each in range(8)]
+    assert impatient[-1].reason is Reason.RETRY_BUDGET
+
+    _finish(gate, 0, 2.0)
+    assert isinstance(_ask(gate, 20, 2.1, fingerprint=lambda: 1), Admit)
+    assert _ask(gate, 21, 2.2, fingerprint=lambda: 2).reason is Reason.SATURATED
+
+
 def test_waiting_tenants_take_turns_by_the_tokens_they_had() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=600.0, fair=True), streams=1)
     _ask(gate, 0, tenant="loud")

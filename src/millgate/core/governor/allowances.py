@@ -221,16 +221,19 @@ class Allowances:
 
     def shortfall(self, request: Request, now: float) -> Shortfall | None:
         """Return what this request's tenant lacks for it, None where it may go on; changes nothing."""
-        if (budget := self.budget) is not None and request.is_charged:
+        short = None if self.ledger.is_empty else self._short_of_quota(request, now)
+        if short is None:
+            short = self._own_streams(request, now)
+        if (
+            (budget := self.budget) is not None
+            and request.is_charged
+            and (short is not None or not _goes_at_once(request))
+        ):
             drain_per_s = request.route.pool.capacity_forecast.per_s()
             if not budget.allows(request.tenant, now, drain_per_s):
                 spent, most = budget.spent(now), budget.budget(now, drain_per_s)
                 return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
-        if not self.ledger.is_empty:
-            short = self._short_of_quota(request, now)
-            if short is not None:
-                return short
-        return self._own_streams(request, now)
+        return short
 
     def _short_of_quota(self, request: Request, now: float) -> Shortfall | None:
         who, sizes = _who(request), request.sizes()
@@ -346,3 +349,8 @@ class Allowances:
 
 def _who(request: Request) -> Who:
     return Who(request.tenant, request.arrival.model, request.lane.settings.name)
+
+
+def _goes_at_once(request: Request) -> bool:
+    """Return whether it was refused before and finds a free stream that none waits for: then its return adds to no overload."""
+    return request.recognised and not request.route.pool.queued_count and request.route.free() > 0

@@ -17,7 +17,7 @@ LARGEST_BYTES: Final = 32 * 1024 * 1024
 """The default of `limits.body`."""
 MESSAGES: Final = b'"messages":[{"role":"user","content":"x"}]'
 CHAT: Final = b"/v1/chat/completions"
-SEARCHES: Final = 8
+SEARCHES: Final = 11
 MARGIN: Final = 3
 _PARSER: Final = msgspec.json.Decoder(msgspec.Raw)
 

@@ -362,14 +362,9 @@ def _in_time_until(request: Request, held: Held, now: float) -> float:
     """Return until when a permit of any engine, with room or without, is in time, where it is late on those with room."""
     if not lets_pass(request):
         return 0.0
-    return request.deadline - min(
-        [
-            each.expected_ttft_s(unread_tokens(each, request, held), now)
-            for each in request.route.up
-            if _fits(each, request)
-        ],
-        default=inf,
-    )
+    able = [each for each in request.route.up if _fits(each, request)]
+    ttfts = [each.expected_ttft_s(unread_tokens(each, request, held), now) for each in able]
+    return request.deadline - min(ttfts, default=inf)
 
 
 def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Engine:

@@ -42,7 +42,7 @@ class Prices:
         """Return how many turns of the `session` that it continues are expected after it; None where it is read so soon that no turn waits for it, and nothing has shown that it is of one."""
         if not is_long(request) and (session is None or session.alone_s):
             return None
-        return SESSION_TURNS if _is_of_session(request, session) else 0
+        return 0 if session is None and request.arrival.session is None else SESSION_TURNS
 
     def session_of(self, request: Request) -> LiveSession | None:
         """Return the session that this request continues, live or over, None where it is none, or would open one."""
@@ -73,8 +73,3 @@ class Prices:
 def is_long(request: Request) -> bool:
     """Return whether so much of it is unread wherever it goes that turns of sessions may wait for it."""
     return bool(request.marks) and request.unread_tokens > LONG_TOKENS
-
-
-def _is_of_session(request: Request, session: LiveSession | None) -> bool:
-    """Return whether turns are expected after it: its client names a session, or it goes on from an earlier prompt."""
-    return session is not None or request.arrival.session is not None

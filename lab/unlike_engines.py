@@ -1,23 +1,20 @@
 """Engines of two generations of GPU behind one gate: chats, and long prompts that the slower ones read too late."""
 
 from dataclasses import dataclass, replace
+from heapq import merge
 
 from lab.suite import Shown
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import find_profile
-from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.fleet import SimulatedFleet
+from millgate.sim.jobs import Job
 from millgate.sim.laws import lognormal
-from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
-from millgate.sim.records import Recorder
+from millgate.sim.replay import replay
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
-from millgate.sim.world import World
 from millgate.wiring.chosen import PREFILL_TOKENS
-from millgate.wiring.governor import build_governor
 
 _PROFILES = ("llama3-70b_h200_tp4", "llama3-70b_a100_tp4")
-_AFTERMATH_S = 120.0
 _CHAT_TOKENS, _SPREAD = 500.0, 0.8
 _CHAT_ANSWER_TOKENS, _ANSWER_TOKENS = 200.0, 100.0
 
@@ -37,7 +34,7 @@ class UnlikeCase:
 
 def answered(case: UnlikeCase, seed: int) -> Shown:
     """Return the share of requests that ended good."""
-    streams, loop = Streams(seed), Loop()
+    streams = Streams(seed)
     lane = LaneSettings("interactive", ttft_slo_s=case.deadline_s, deadline_s=case.deadline_s)
     profiles = {
         f"{name}-{number}": replace(find_profile(name), max_num_seqs=case.sequences)
@@ -50,22 +47,26 @@ def answered(case: UnlikeCase, seed: int) -> Shown:
         )
         for name, profile in profiles.items()
     )
-    fleet, recorder = SimulatedFleet(Settings((lane,), engines), profiles), Recorder([lane])
-    world = World(build_governor(fleet.settings, 0.0), loop, recorder)
-    fleet.populate(world, streams)
-    world.start_watch()
     prompts = (
         (case.chats_per_s, _CHAT_TOKENS, _CHAT_ANSWER_TOKENS),
         (case.long_per_s, case.long_tokens, _ANSWER_TOKENS),
     )
-    for number, (per_s, tokens, answer_tokens) in enumerate(prompts):
-        lengths = Lengths(lognormal(tokens, _SPREAD), lognormal(answer_tokens, _SPREAD))
-        coming = jobs(
-            steady(per_s, streams, number=number), lengths, streams, until_s=case.seconds, number=number
+    coming = [
+        jobs(
+            steady(per_s, streams, number=number),
+            Lengths(lognormal(tokens, _SPREAD), lognormal(answer_tokens, _SPREAD)),
+            streams,
+            until_s=case.seconds,
+            number=number,
         )
-        OpenLoop(world, Crowd(world, Manners(), streams, number), coming)
-    loop.run(case.seconds + _AFTERMATH_S)
-    return {"goodput": recorder.outcomes["good"] / max(1, recorder.requests)}
+        for number, (per_s, tokens, answer_tokens) in enumerate(prompts)
+    ]
+    fleet = SimulatedFleet(Settings((lane,), engines), profiles)
+    return {"goodput": replay(merge(*coming, key=_at), fleet, seed=seed).summary.good_share}
+
+
+def _at(job: Job) -> float:
+    return job.at_s
 
 
 _DOUBLE = UnlikeCase(each=2, chats_per_s=4.0, long_per_s=2.0)

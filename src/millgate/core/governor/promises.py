@@ -75,7 +75,7 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     in ten. Its adapter has a slot in `slot_s`, and is loaded then.
     """
     engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
-    reading = _reading_engines(request)
+    reading = _reading_engines(request, engines)
     ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in reading])
     if slot_s > 0.0 and place <= _free_streams(engines):
         return slot_s, slot_s, ttft_s + engines[0].settings.adapter_load_s
@@ -90,7 +90,7 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     if beyond > 0:
         permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
         late_s = capacity_forecast.upper_s(beyond, prompts=False)
-    reading_s, first_s = _reading(request, _tokens_of(request, place - 1), reading, now)
+    reading_s, first_s = _reading(request, _tokens_of(request, place - 1, reading[0]), reading, now)
     surely = _surely(reading)
     ttft_s *= surely
     upper_s = max(permit_s + late_s, reading_s + first_s * surely - ttft_s, paced_s)
@@ -137,23 +137,23 @@ def wait_behind_s(
     in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
     engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
-    reading = _reading_engines(request)
+    reading = _reading_engines(request, engines)
     if not _is_metered(reading):
         return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
     permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
     usual, prompt_tokens = engines[0], reading[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
-    tokens = _tokens_of(request, queued) + away * prompt_tokens
+    tokens = _tokens_of(request, queued, reading[0]) + away * prompt_tokens
     reading_s, _ = _reading(request, tokens, reading, now)
     if reading_s <= permit_s:
         return permit_s, 0.0
     return reading_s, reading_s * (_surely(reading) - 1.0)
 
 
-def _reading_engines(request: Request) -> tuple[Engine, ...]:
-    """Return the engines that may read its prompt: where none that answers does (SGLang), those that read for others."""
-    up, readers = request.route.up, request.route.readers_up
-    return _of_use(request, readers if readers and all(each.needs_reader for each in up) else up)
+def _reading_engines(request: Request, engines: tuple[Engine, ...]) -> tuple[Engine, ...]:
+    """Return the engines that may read its prompt: where none of these, which answer, does (SGLang), those that read for others."""
+    readers = request.route.readers_up
+    return _of_use(request, readers) if readers and all(each.needs_reader for each in engines) else engines
 
 
 def _of_use(request: Request, engines: tuple[Engine, ...]) -> tuple[Engine, ...]:
@@ -214,17 +214,17 @@ def _reading(request: Request, tokens: float, engines: tuple[Engine, ...], now: 
     return outside_s, first.service.ttft_s(max(own, inside / len(engines)))
 
 
-def _tokens_of(request: Request, ahead: int) -> float:
+def _tokens_of(request: Request, ahead: int, reader: Engine) -> float:
     """Return how many prompt tokens the first so many in the line have.
 
     The tokens of all queued requests are known; a part of the line has its part of them. Where the shortest goes first,
-    those ahead are as long as what is admitted.
+    those ahead are as long as what this engine reads.
     """
     pool = request.route.pool
     if not ahead or not pool.queued_count:
         return 0.0
     if request.queue.offered is not None:
-        return ahead * _reading_engines(request)[0].work_prompt.mean
+        return ahead * reader.work_prompt.mean
     return pool.queued_prompt_tokens * ahead / pool.queued_count
 
 

@@ -18,7 +18,10 @@ from millgate.wiring.governor import build_governor
 
 # Fast enough that nobody is refused for what is predicted.
 FAST = ServicePrior(0.001, 0.0, 0.0001, 0.0)
-QUICK = HealthSettings(poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3, shortest_probation_s=0.1)
+# Looks are quick; failures count for so long that they do on a busy machine, too.
+QUICK = HealthSettings(
+    poll_s=0.05, quick_poll_s=0.02, page_within_s=0.3, failures_within_s=120.0, shortest_probation_s=0.1
+)
 
 
 @dataclass

@@ -110,7 +110,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def by_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask no page: only requests tell."""
-    monkeypatch.setattr(fleet, "HEALTH", HealthSettings(target=None, poll_s=0.05, shortest_probation_s=0.2))
+    monkeypatch.setattr(fleet, "HEALTH", replace(QUICK, target=None, shortest_probation_s=0.2))
 
 
 @pytest.mark.usefixtures("by_requests")

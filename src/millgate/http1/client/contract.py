@@ -85,6 +85,9 @@ class Call(Protocol):
     def abort(self) -> None:
         """Close the connection at once: the engine sees the hang-up."""
 
+    def unfit(self) -> None:
+        """Count what came with a good status as a failure of the engine, once."""
+
     def pause(self) -> None:
         """Stop reading the answer until `resume`; the engine is held back by TCP."""
 

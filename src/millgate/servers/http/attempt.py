@@ -10,7 +10,6 @@ from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.http1.client import AnswerHead
-from millgate.http1.client.connection import UpstreamCall
 from millgate.http1.client.request_ids import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
@@ -261,7 +260,7 @@ class HttpAttempt(CallHolder, DecisionListener):
         tell_growth(self._desk.driver, self.growth())
         if self._close():
             _note_key(self, self._desk, kind, said)
-            if isinstance(self._call, UpstreamCall) and kind in UNFIT and sent is Sent.REQUEST:
+            if self._call is not None and kind in UNFIT and sent is Sent.REQUEST:
                 self._call.unfit()
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))
 

@@ -227,6 +227,12 @@ class _Part:
         elif self.line is not None:
             self.line.left(self)
 
+    def unfit(self) -> None:
+        """Count it as a failure of the engine: once, though the call is shared."""
+        call = self._alone if self.batch is None else self.batch.call
+        if call is not None:
+            call.unfit()
+
     def pause(self) -> None:
         """Hold the engine back, where it answers this owner alone."""
         if self._alone is not None:
@@ -257,7 +263,7 @@ class _Batch:
     def __init__(self, line: _Line, parts: list[_Part]) -> None:
         self._line = line
         self._parts = parts
-        self._call: Call | None = None
+        self.call: Call | None = None
         self._head: AnswerHead | None = None
         self._body: list[bytes] = []
         self._size = 0
@@ -269,23 +275,23 @@ class _Batch:
         body = out.body if len(self._parts) == 1 else joined([part.texts for part in self._parts])
         for part in self._parts:
             part.batch = self
-        self._call = upstream.request(out.method, out.target, out.headers, body, self)
+        self.call = upstream.request(out.method, out.target, out.headers, body, self)
         self.expire()
 
     def expire(self) -> None:
         """Fail when the last of its owners would."""
-        if self._call is None or self._over:
+        if self.call is None or self._over:
             return
         times = [part.expires_at for part in self._parts if not part.gone]
         known = [at for at in times if at is not None]
-        self._call.expire_at(max(known) if known and len(known) == len(times) else None)
+        self.call.expire_at(max(known) if known and len(known) == len(times) else None)
 
     def left(self) -> None:
         """Abort the call when every owner has left."""
         if not self._over and all(part.gone for part in self._parts):
             self._end()
-            if self._call is not None:
-                self._call.abort()
+            if self.call is not None:
+                self.call.abort()
 
     # ---- what the answer says
 
@@ -297,8 +303,8 @@ class _Batch:
         """Keep it whole, up to a bound."""
         self._body.append(data)
         self._size += len(data)
-        if self._size > _MOST_ANSWER_BYTES and self._call is not None:
-            self._call.abort()
+        if self._size > _MOST_ANSWER_BYTES and self.call is not None:
+            self.call.abort()
             self._fail(FailureKind.PROTOCOL, Sent.REQUEST, "the answer to several requests is too long")
 
     def on_end(self, *, delimited: bool) -> None:
@@ -310,6 +316,8 @@ class _Batch:
         answers: list[bytes] | None = [body] * len(self._parts)
         if len(self._parts) > 1 and head.status == _GOOD:
             answers = parted(body, [part.texts for part in self._parts])
+            if answers is None and self.call is not None:
+                self.call.unfit()
         elif len(self._parts) > 1 and _GOOD < head.status < 500 and head.status != _LIMITED:
             answers = None
         if answers is None:

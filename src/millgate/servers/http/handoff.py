@@ -15,6 +15,7 @@ from millgate.core.decisions import Admit
 from millgate.core.events import HandoffFailed, Prefilled
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.handoff import Handed, handed, is_lost, to_decode, to_prefill, with_cached
+from millgate.dialects.openai import OPENAI
 from millgate.http1.client import AnswerHead, Call, Receiver
 from millgate.http1.wire.fields import Lines, header_lines
 from millgate.runtime.driver import Driver
@@ -166,6 +167,8 @@ class _TwoLegs:
         elif blame(head.status).blames_request:
             tell_whole(self, self._receiver, head, body)  # the request is at fault, and that is the answer
         elif head.status == _GOOD:
+            if OPENAI.read_usage(body) is None:
+                self.unfit()  # not even an answer: a proxy's page, or nothing
             self.lost(FailureKind.PROTOCOL, Sent.REQUEST, "")
         else:
             kind = FailureKind.REFUSED if head.status in OVERLOADED else FailureKind.STATUS
@@ -219,6 +222,11 @@ class _TwoLegs:
         self.is_over = True
         if self._call is not None:
             self._call.abort()
+
+    def unfit(self) -> None:
+        """Count it as a failure of the engine that was asked last."""
+        if self._call is not None:
+            self._call.unfit()
 
     def pause(self) -> None:
         """Hold the second engine back."""

@@ -106,11 +106,11 @@ class PairedEngines:
 
 
 class _PairedCall:
-    """Implements `Call`: the calls to both engines; that to the one that reads is None once it is over."""
+    """Implements `Call`: the calls to both engines, known before either says anything; that to the one that reads is None once it is over."""
 
     def __init__(self, driver: Driver, attempt: int, receiver: Receiver) -> None:
         self._driver, self._attempt, self._receiver = driver, attempt, receiver
-        self._answering: Call | None = None
+        self._answering: Call
         self._reading: Call | None = None
         self.is_over = self._has_begun = False
 
@@ -169,8 +169,7 @@ class _PairedCall:
         self._receiver.on_raised()
 
     def _leave_answer(self, kind: FailureKind) -> None:
-        if self._answering is not None:
-            self._answering.abort()
+        self._answering.abort()
         self._driver.post(HandoffFailed(self._attempt, kind))
 
     # ---- what the attempt asks
@@ -184,28 +183,27 @@ class _PairedCall:
         """Hang up on both engines."""
         self.is_over = True
         self.leave_reader()
-        if self._answering is not None:
-            self._answering.abort()
+        self._answering.abort()
+
+    def unfit(self) -> None:
+        """Count it as a failure of the engine that answers."""
+        self._answering.unfit()
 
     def pause(self) -> None:
         """Hold the engine that answers back."""
-        if self._answering is not None:
-            self._answering.pause()
+        self._answering.pause()
 
     def resume(self) -> None:
         """Read on."""
-        if self._answering is not None:
-            self._answering.resume()
+        self._answering.resume()
 
     def widen(self) -> None:
         """Let more of the answer be under way."""
-        if self._answering is not None:
-            self._answering.widen()
+        self._answering.widen()
 
     def expire_at(self, at_s: float | None) -> None:
         """Take a deadline for both engines; where it is taken away, it stays that of the one that reads."""
-        if self._answering is not None:
-            self._answering.expire_at(at_s)
+        self._answering.expire_at(at_s)
         if self._reading is not None and at_s is not None:
             self._reading.expire_at(at_s)
 

@@ -13,7 +13,6 @@ from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
-from millgate.http1.client.connection import UpstreamCall
 from millgate.http1.client.request_ids import upstream_id
 from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_left_undone
@@ -253,7 +252,7 @@ class LineAttempt:
         owner = self._close()
         if owner is None:
             return
-        if isinstance(self._call, UpstreamCall) and kind in UNFIT and sent is Sent.REQUEST:
+        if self._call is not None and kind in UNFIT and sent is Sent.REQUEST:
             self._call.unfit()
         self._abort()
         words = FAILURES[kind]

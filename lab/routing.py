@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 from lab.routers import RULES, RoutingCore
-from millgate.core.settings import LaneSettings, Settings
+from millgate.core.settings import LaneSettings, LimitSettings, Settings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.driver import DecidingCore
@@ -30,8 +30,11 @@ _WARM_UP_S, _UNTIL_S, _DRAINED_S = 60.0, 900.0, 1_500.0
 
 
 def _placement_alone(settings: Settings) -> DecidingCore:
-    """Return the gate without its cap, queue and deadlines: what is left is where it places."""
-    engines = tuple(replace(each, max_inflight=100_000, kv_tokens=None) for each in settings.engines)
+    """Return the gate without its cap, limit, queue and deadlines: what is left is where it places."""
+    engines = tuple(
+        replace(each, max_inflight=100_000, kv_tokens=None, limit=LimitSettings())
+        for each in settings.engines
+    )
     lanes = tuple(replace(lane, deadline_s=inf) for lane in settings.lanes)
     return build_governor(replace(settings, engines=engines, lanes=lanes), 0.0)
 
@@ -48,7 +51,7 @@ POLICIES: Mapping[str, Callable[[Settings], DecidingCore]] = {
 
 
 def fleet_of(profile: str, engines: int, kv_tokens: int) -> SimulatedFleet:
-    """Return equal engines of a profile with so much memory and prefix caches."""
+    """Return equal engines of a profile with so much memory and prefix caches, and the limit that a lane's `tpot_slo` gives them."""
     lane = LaneSettings(
         "chat",
         ttft_slo_s=_TTFT_SLO_S,
@@ -57,7 +60,10 @@ def fleet_of(profile: str, engines: int, kv_tokens: int) -> SimulatedFleet:
         order="short_first",
     )
     known = replace(find_profile(profile), kv_tokens=kv_tokens)
-    return replace(uniform_fleet(known, engines, [lane]), prefix_caching=True)
+    fleet = uniform_fleet(known, engines, [lane])
+    limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S)
+    limited = tuple(replace(engine, limit=limit) for engine in fleet.settings.engines)
+    return replace(fleet, settings=replace(fleet.settings, engines=limited), prefix_caching=True)
 
 
 def play(policy: str, fleet: SimulatedFleet, trace: Path, speed: float, seed: int) -> str:

@@ -387,6 +387,13 @@ _WASTE = PanelRow(
             ),
         ),
         DashboardPanel(
+            "Failures by engine",
+            units.RequestsPerSecond,
+            "Attempts that the engine failed, and no other one made good.",
+            (Query(_rate("millgate_engine_failed_attempts_total", "engine") + " > 0", ENGINES),),
+            is_stacked=True,
+        ),
+        DashboardPanel(
             "Failures of engines",
             units.RequestsPerSecond,
             "By kind.",

@@ -163,8 +163,8 @@ TRAFFIC.admitted("interactive", BACK, 1000.0)
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def scrape(snapshot: Snapshot = SNAPSHOT) -> Samples:
-    body, _ = Exposition(lambda: snapshot, traffic=TRAFFIC.read).render()
+def scrape(snapshot: Snapshot = SNAPSHOT, traffic: Traffic = TRAFFIC) -> Samples:
+    body, _ = Exposition(lambda: snapshot, traffic=traffic.read).render()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in read_classic(body.decode())
@@ -184,6 +184,16 @@ def test_counts_of_a_lane_are_exported_by_word() -> None:
     assert value(samples, "yields_total", lane="interactive", reason="too_late") == 19
     assert value(samples, "clients_gone_total", lane="interactive", stage="prefill") == 20
     assert value(samples, "engine_failures_total", lane="interactive", kind="timeout") == 21
+
+
+def test_what_ended_on_an_engine_and_what_it_failed_are_counted() -> None:
+    traffic = Traffic()
+    for outcome in (Outcome.GOOD, Outcome.ENGINE_FAILED, Outcome.CLIENT_GONE):
+        traffic.ended("", "m", Ended(1, outcome, "interactive", "gpu-0", 0.0, 1.0, None, 10, 5, None), 2.0)
+    samples = scrape(traffic=traffic)
+
+    assert value(samples, "engine_ended_attempts_total", engine="gpu-0") == 3
+    assert value(samples, "engine_failed_attempts_total", engine="gpu-0") == 1
 
 
 def test_every_word_has_a_sample_before_it_happens_for_the_first_time() -> None:

@@ -166,7 +166,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         attempts requests labelled recognised early appointments records appointments_dropped budget
         budget_spent refused answers long_requests good_output_tokens wasted_prompt_tokens
         wasted_output_tokens samples completed mean_attempts entered_per_s clipped demoted prompt_tokens
-        cached_tokens output_tokens yields judged good late client_gone engine_failed
+        cached_tokens output_tokens yields judged good late client_gone engine_failed ended failed
         connections refused_connections rejected body_bytes body_limit_bytes refused_callers spoofed_fields
         shed steering_fields unusable_usage log_lines_dropped attempt_lines_dropped reloads failed_reloads
         threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals workers

@@ -177,6 +177,8 @@ engine_seen_preemptions | counter | requests | engine | seen_preemptions | The e
 engine_adapter_loads | counter | adapters | engine | adapter_loads | Adapters that the engine had to load for a request, by what the gate has sent there before.
 engine_seen_kv_ratio | gauge | ratio | engine | seen_kv_share | The engine's own share of KV cache in use; absent while unknown.
 engine_seen_age_seconds | gauge | seconds | engine | seen_age_s | Age of the engine's last readable gauges.
+engine_ended_attempts | counter | attempts | engine_traffic | ended | Attempts that ended on the engine, however they did.
+engine_failed_attempts | counter | attempts | engine_traffic | failed | Attempts that the engine failed, and no other one made good.
 engine_ttft_seconds | histogram | seconds | engine_traffic | ttft | Admission to first token of streams.
 engine_tpot_seconds | histogram | seconds | engine_traffic | tpot | Mean time per output token, of each stream.
 engine_gap_seconds | histogram | seconds | engine_traffic | gap | Time between tokens, of each token: the mean of its stream's last second.

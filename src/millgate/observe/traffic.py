@@ -86,6 +86,7 @@ class _Engine:
     def __init__(self) -> None:
         self.ttft, self.tpot, self.gap = Buckets(TTFT_S), Buckets(TPOT_S), Buckets(GAP_S)
         self.ttft_spread, self.tpot_spread, self.gap_spread = Spread(), Spread(), Spread()
+        self.ended = self.failed = 0
         self.cache = _Cache()
 
 
@@ -145,6 +146,8 @@ class Traffic:
         assert engine_name is not None
         lane, engine = self._lane(ended.lane), self._engine(engine_name)
         known = self._tenants.get(tenant, self._others)
+        engine.ended += 1
+        engine.failed += ended.outcome is Outcome.ENGINE_FAILED
         lane.wait.add(ended.waited_s)
         lane.total.add(ended.total_s)
         if ended.ttft_s is not None:
@@ -285,6 +288,8 @@ def _engine_traffic(name: str, engine: _Engine) -> EngineTraffic:
         engine.ttft.read(),
         engine.tpot.read(),
         engine.gap.read(),
+        engine.ended,
+        engine.failed,
         cache.prompt_tokens if cache.known else None,
         cache.cached_tokens if cache.known else None,
         EngineLately(

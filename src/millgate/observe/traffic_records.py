@@ -60,7 +60,7 @@ class EngineLately:
 
 @dataclass(frozen=True, slots=True)
 class EngineTraffic:
-    """One engine's times in seconds: `ttft` from admission, `tpot` per answer, `gap` per token; and its cache.
+    """One engine's times in seconds: `ttft` from admission, `tpot` per answer, `gap` per token; its attempts that `ended`, and of these `failed`; and its cache.
 
     `cached_tokens` of `prompt_tokens` came from its cache, since it first spoke of that; None while it never did.
     """
@@ -69,6 +69,8 @@ class EngineTraffic:
     ttft: Histogram
     tpot: Histogram
     gap: Histogram
+    ended: int
+    failed: int
     prompt_tokens: int | None
     cached_tokens: int | None
     lately: EngineLately

@@ -3,6 +3,7 @@
 Twelve mixes of prompt length, answer length and load. TTFT is bounded by the time that an idle engine takes to read the prompt, and TPOT to
 `tpot_factor` times that of a quiet engine. `unified` engines do all of every request. `apart`, some engines read every prompt and the others
 write every answer, as many as the work of the mix asks for. `chosen` has the same engines, and the governor's cost decides for each request.
+All engines have the limit of streams that a lane with a `tpot_slo` gives them, but for those that read.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Final
 
 from lab.changing_rates import changing
 from lab.knobs import with_knobs
-from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings
 from millgate.core.words import Role
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.work import capacity_per_s
@@ -47,12 +48,13 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The engines, and how far TPOT may be above that of a quiet one."""
+    """The engines, how far TPOT may be above that of a quiet one, and how many engines read: 0 for as many as a mix asks for."""
 
     profile: str = "llama3-70b_h100_tp4"
     engines: int = 4
     max_inflight: int = 64
     tpot_factor: float = 1.5
+    reading: int = 0
 
 
 MIXES: Final = tuple(
@@ -92,29 +94,48 @@ def _jobs(stage: Stage, profile: EngineProfile, mix: Mix, streams: Streams) -> I
 
 
 def _fleet(stage: Stage, profile: EngineProfile, mix: Mix, how: str) -> SimulatedFleet:
-    prior = profile.prior()
+    prior, tpot_s = profile.prior(), _tpot_slo_s(stage, profile)
     ttft_s = 1.0 + 4.0 * (prior.ttft_base_s + prior.ttft_per_token_s * mix.prompt_tokens)
-    tpot_s = stage.tpot_factor * (prior.tpot_base_s + prior.tpot_per_stream_s * 8)
     lane = LaneSettings("interactive", ttft_slo_s=ttft_s, deadline_s=ttft_s, tpot_slo_s=tpot_s)
     fleet = uniform_fleet(profile, stage.engines, [lane], max_inflight=stage.max_inflight)
-    if how == "unified":
-        return fleet
-    reading = _reading(stage, profile, mix)
-    engines = [_in_role(each, number < reading, how) for number, each in enumerate(fleet.settings.engines)]
+    limit = LimitSettings("slo_gradient", tpot_slo_s=tpot_s)
+    engines = [replace(engine, limit=limit) for engine in fleet.settings.engines]
+    if how != "unified":
+        reading = stage.reading or reading_engines(stage, mix)
+        engines = [_in_role(each, number < reading, how) for number, each in enumerate(engines)]
     return replace(fleet, settings=replace(fleet.settings, engines=tuple(engines)))
 
 
-def _reading(stage: Stage, profile: EngineProfile, mix: Mix) -> int:
-    """Return how many engines should read prompts, by the share of engine time that this takes in full batches."""
-    prior, streams = profile.prior(), stage.max_inflight
+def _tpot_slo_s(stage: Stage, profile: EngineProfile) -> float:
+    prior = profile.prior()
+    return stage.tpot_factor * (prior.tpot_base_s + prior.tpot_per_stream_s * 8)
+
+
+def reading_engines(stage: Stage, mix: Mix) -> int:
+    """Return how many engines should read prompts, so that the slower of both stages is as fast as it can be.
+
+    The others write in batches as large as the KV memory holds and TPOT allows: a small engine beside long contexts keeps it for few streams.
+    """
+    profile = find_profile(stage.profile)
+    prior, tpot_slo_s, step = (
+        profile.prior(),
+        _tpot_slo_s(stage, profile),
+        profile.step_model().decode_steps_s,
+    )
+    context_tokens = int(mix.prompt_tokens + mix.output_tokens / 2)
+    held = min(stage.max_inflight, profile.kv_tokens // context_tokens)
+    kept = [batch for batch in range(2, held + 1) if step(batch, batch * context_tokens, 1) <= tpot_slo_s]
+    batch = max(kept, default=1)
     read_s = prior.ttft_per_token_s * mix.prompt_tokens
-    write_s = mix.output_tokens * (prior.tpot_base_s + prior.tpot_per_stream_s * streams) / streams
-    return min(stage.engines - 1, max(1, round(stage.engines * read_s / (read_s + write_s))))
+    write_s = mix.output_tokens * (prior.tpot_base_s + prior.tpot_per_stream_s * batch) / batch
+    return max(
+        range(1, stage.engines), key=lambda number: min(number / read_s, (stage.engines - number) / write_s)
+    )
 
 
 def _in_role(engine: EngineSettings, reads: bool, how: str) -> EngineSettings:
     if reads:
-        return replace(engine, role=Role.PREFILL)
+        return replace(engine, role=Role.PREFILL, limit=LimitSettings())
     if how == "apart":
         # Believed to read so slowly that it never does.
         slow = replace(engine.prior, ttft_per_token_s=_NEVER_S, certain=True)

@@ -1,8 +1,10 @@
 """The transports under the real SDKs, against an engine that does what it is told."""
 
 import asyncio
+import contextlib
 import json
 import os
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -314,6 +316,50 @@ def test_a_wait_in_line_ends_with_the_calls_pool_timeout(library: Any, settings:
         with pytest.raises(module.PoolTimeout, match=r"no turn within 0\.2 s"):
             client.post("/", content=b"y", timeout=0.2)
         first.close()
+
+
+def test_a_task_that_survived_a_cancellation_waits_in_line_as_any_other(library: Any) -> None:
+    """A task group whose member failed leaves its task so in Python 3.11.2, and the wait ended with a CancelledError."""
+    module: Any = httpx if library is for_httpx else httpx2
+
+    async def script(line: ScriptedConnection) -> None:
+        await line.send(answers.head(200, answers.EVENT_STREAM))
+        await line.stall()
+
+    async def survivor(client: Any) -> None:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        async with client.stream("POST", "/", content=b"x"):
+            with pytest.raises(module.PoolTimeout):
+                await client.post("/", content=b"y", timeout=0.1)
+
+    async def body(url: str) -> None:
+        async with library.async_client(HostSettings(max_inflight=1), base_url=url) as client:
+            await asyncio.create_task(survivor(client))
+
+    with FakeUpstream(script) as engine:
+        asyncio.run(body(engine.url))
+
+
+def test_calls_through_a_proxy_have_manners(library: Any) -> None:
+    """The proxy was asked by a transport of the client's own, which knew no hint."""
+    with FakeUpstream(script_of(refusal(), GOOD)) as proxy:
+        with library.client(proxy=proxy.url) as client:
+            assert client.post("http://far.test/v1/x", content=b"x").status_code == 200
+        assert [each.target for each in proxy.received] == [b"http://far.test/v1/x"] * 2
+
+
+def test_what_a_client_says_of_connections_counts(library: Any) -> None:
+    """Authorities, HTTP/2 and limits were dropped without a word, as libraries do beside a transport of one's own."""
+    module: Any = httpx if library is for_httpx else httpx2
+    context = ssl.create_default_context()
+    with library.client(verify=context, http1=False, limits=module.Limits(max_connections=7)) as client:
+        pool = client._transport._inner._pool
+        assert (pool._ssl_context, pool._http1, pool._max_connections) == (context, False, 7)
+    own = module.MockTransport(lambda _request: module.Response(204))
+    with library.client(transport=own) as client:
+        assert client.get("http://far.test/").status_code == 204
 
 
 def test_threads_share_the_line(library: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 import uvicorn
 from starlette.applications import Starlette
+from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -25,6 +26,7 @@ class Stand:
     port: int = 0
     began: int = 0
     cancelled: int = 0
+    cleaned_up: int = 0
     status: int = 200
     go: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -37,7 +39,12 @@ class Stand:
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
-        return PlainTextResponse(body, status_code=self.status)
+        return PlainTextResponse(body, status_code=self.status, background=BackgroundTask(self.clean_up))
+
+    async def clean_up(self) -> None:
+        """Do what frameworks do behind an answer: background tasks, and the ends of dependencies."""
+        await asyncio.sleep(0.02)
+        self.cleaned_up += 1
 
 
 async def until(truth: Callable[[], object]) -> None:
@@ -82,7 +89,20 @@ def test_within_the_cap_it_is_as_if_there_were_no_gate() -> None:
         stand.go.set()
         answer = await client.post(CHAT, content=b"hello" * 50_000)
         assert (answer.status_code, answer.content) == (200, b"hello" * 50_000)
-        assert stand.gate.inflight == 0
+        await until(lambda: stand.gate.inflight == 0)
+
+    served(Gate(1), test)
+
+
+def test_background_tasks_run_to_their_end_in_the_slot_and_their_answer_was_served() -> None:
+    """A server says at the end of an answer what it says when a client leaves."""
+
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        stand.go.set()
+        assert (await client.post(CHAT, content=b"1")).status_code == 200
+        await until(lambda: stand.gate.inflight == 0)
+        assert stand.cleaned_up == 1
+        assert dict(stand.gate.snapshot().lanes[0].outcomes)["good"] == 1  # type: ignore[index]
 
     served(Gate(1), test)
 
@@ -156,6 +176,7 @@ def test_a_handler_that_answers_500_has_failed() -> None:
         stand.go.set()
         stand.status = 500
         assert (await client.post(CHAT, content=b"1")).status_code == 500
+        await until(lambda: stand.gate.inflight == 0)
         assert dict(stand.gate.snapshot().lanes[0].outcomes)["engine_failed"] == 1  # type: ignore[index]
 
     served(Gate(1), test)

@@ -1,6 +1,7 @@
 """The in-process gate: the same promises to threads, coroutines and decorated functions."""
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -224,6 +225,25 @@ def test_a_cancelled_wait_gives_its_place_back() -> None:
     assert (gate.inflight, gate.waiting) == (0, 0)
 
 
+def test_a_task_that_survived_a_cancellation_is_refused_as_any_other() -> None:
+    """A task group whose member failed leaves its task so in Python 3.11.2, and the end of its wait was a CancelledError."""
+    gate = Gate(1, max_wait_s=0.05, expected_s=0.01)
+
+    async def survivor() -> None:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        async with gate.slot():
+            with pytest.raises(Yielded):
+                await gate.slot().__aenter__()
+
+    async def body() -> None:
+        await asyncio.create_task(survivor())
+
+    asyncio.run(body())
+    assert (gate.inflight, gate.waiting) == (0, 0)
+
+
 def test_a_known_key_keeps_its_age() -> None:
     """Refused work that comes back with its key is recognised and goes before what came later."""
     now = 0.0
@@ -304,6 +324,32 @@ def test_a_bad_number_is_named(field: str) -> None:
     settings = {"max_inflight": 1, field: -1}
     with pytest.raises(ValueError, match=f"{field} is -1"):
         Gate(**settings)  # type: ignore[arg-type]
+
+
+def test_a_deadline_of_no_time_is_none_and_is_refused_as_a_setting() -> None:
+    """It counted as no deadline at all."""
+    with pytest.raises(ValueError, match="deadline_s is 0"):
+        Gate(1, deadline_s=0)
+
+
+def test_an_empty_text_is_work_without_tokens() -> None:
+    @Gate(1).limit(tokens=len)
+    def summarise(text: str) -> str:
+        return text[:10]
+
+    assert summarise("") == ""
+
+
+def test_a_key_of_any_text_is_known_again() -> None:
+    """Half a surrogate pair comes out of JSON; such a key broke a refusal, and only a refusal."""
+    now = 0.0
+    gate = Gate(1, max_queue=0, clock=lambda: now)
+    with gate.slot():
+        with pytest.raises(Yielded) as refused, gate.slot(key="\ud83d"):
+            raise AssertionError("taken")
+        now += refused.value.retry_after_s
+    with gate.slot(key="\ud83d"):
+        assert gate.snapshot().retries.recognised == 1
 
 
 def test_a_slot_of_several_streams_takes_as_many_and_one_of_too_many_can_never_run() -> None:

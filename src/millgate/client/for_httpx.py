@@ -8,22 +8,17 @@ from typing import Any, Final
 import httpx
 
 from millgate.client.over_httpx import (
-    CONNECT_WITHIN_S,
-    MOST_CONNECTIONS,
-    MOST_KEPT_CONNECTIONS,
-    TIMEOUT_S,
     AsyncGateCalls,
     AsyncWatchedStream,
     GateCalls,
     HttpxFamily,
     WatchedStream,
+    inner_transport,
+    usual,
 )
 from millgate.client.session import HostSettings
 
-_LIMITS: Final = httpx.Limits(
-    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
-)
-_TIMEOUT: Final = httpx.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
+_USUAL: Final = usual(httpx)
 
 
 class _Stream(WatchedStream, httpx.SyncByteStream):
@@ -43,7 +38,7 @@ class GateTransport(GateCalls, httpx.BaseTransport):
     def __init__(
         self, inner: httpx.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        super().__init__(inner or httpx.HTTPTransport(limits=_LIMITS), _FAMILY, settings)
+        super().__init__(inner or httpx.HTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
 
 
 class AsyncGateTransport(AsyncGateCalls, httpx.AsyncBaseTransport):
@@ -52,16 +47,18 @@ class AsyncGateTransport(AsyncGateCalls, httpx.AsyncBaseTransport):
     def __init__(
         self, inner: httpx.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        super().__init__(inner or httpx.AsyncHTTPTransport(limits=_LIMITS), _FAMILY, settings)
+        super().__init__(inner or httpx.AsyncHTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx.Client:
-    """Return a client with the transport; `more` goes to `httpx.Client`."""
-    more = {"timeout": _TIMEOUT, "follow_redirects": True, **more}
-    return httpx.Client(transport=GateTransport(settings=settings), **more)
+    """Return a client with the transport; `more` is what `httpx.Client` takes."""
+    more = {**_USUAL, **more}
+    inner = inner_transport(httpx.HTTPTransport, more)
+    return httpx.Client(transport=GateTransport(inner, settings), **more)
 
 
 def async_client(settings: HostSettings | None = None, **more: Any) -> httpx.AsyncClient:
-    """Return an asynchronous client with the transport; `more` goes to `httpx.AsyncClient`."""
-    more = {"timeout": _TIMEOUT, "follow_redirects": True, **more}
-    return httpx.AsyncClient(transport=AsyncGateTransport(settings=settings), **more)
+    """Return an asynchronous client with the transport; `more` is what `httpx.AsyncClient` takes."""
+    more = {**_USUAL, **more}
+    inner = inner_transport(httpx.AsyncHTTPTransport, more)
+    return httpx.AsyncClient(transport=AsyncGateTransport(inner, settings), **more)

@@ -8,22 +8,17 @@ from typing import Any, Final
 import httpx2
 
 from millgate.client.over_httpx import (
-    CONNECT_WITHIN_S,
-    MOST_CONNECTIONS,
-    MOST_KEPT_CONNECTIONS,
-    TIMEOUT_S,
     AsyncGateCalls,
     AsyncWatchedStream,
     GateCalls,
     HttpxFamily,
     WatchedStream,
+    inner_transport,
+    usual,
 )
 from millgate.client.session import HostSettings
 
-_LIMITS: Final = httpx2.Limits(
-    max_connections=MOST_CONNECTIONS, max_keepalive_connections=MOST_KEPT_CONNECTIONS
-)
-_TIMEOUT: Final = httpx2.Timeout(TIMEOUT_S, connect=CONNECT_WITHIN_S)
+_USUAL: Final = usual(httpx2)
 
 
 class _Stream(WatchedStream, httpx2.SyncByteStream):
@@ -45,7 +40,7 @@ class Httpx2GateTransport(GateCalls, httpx2.BaseTransport):
     def __init__(
         self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        super().__init__(inner or httpx2.HTTPTransport(limits=_LIMITS), _FAMILY, settings)
+        super().__init__(inner or httpx2.HTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
 
 
 class AsyncHttpx2GateTransport(AsyncGateCalls, httpx2.AsyncBaseTransport):
@@ -54,16 +49,18 @@ class AsyncHttpx2GateTransport(AsyncGateCalls, httpx2.AsyncBaseTransport):
     def __init__(
         self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
     ) -> None:
-        super().__init__(inner or httpx2.AsyncHTTPTransport(limits=_LIMITS), _FAMILY, settings)
+        super().__init__(inner or httpx2.AsyncHTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:
-    """Return a client with the transport; `more` goes to `httpx2.Client`."""
-    more = {"timeout": _TIMEOUT, "follow_redirects": True, **more}
-    return httpx2.Client(transport=Httpx2GateTransport(settings=settings), **more)
+    """Return a client with the transport; `more` is what `httpx2.Client` takes."""
+    more = {**_USUAL, **more}
+    inner = inner_transport(httpx2.HTTPTransport, more)
+    return httpx2.Client(transport=Httpx2GateTransport(inner, settings), **more)
 
 
 def async_client(settings: HostSettings | None = None, **more: Any) -> httpx2.AsyncClient:
-    """Return an asynchronous client with the transport; `more` goes to `httpx2.AsyncClient`."""
-    more = {"timeout": _TIMEOUT, "follow_redirects": True, **more}
-    return httpx2.AsyncClient(transport=AsyncHttpx2GateTransport(settings=settings), **more)
+    """Return an asynchronous client with the transport; `more` is what `httpx2.AsyncClient` takes."""
+    more = {**_USUAL, **more}
+    inner = inner_transport(httpx2.AsyncHTTPTransport, more)
+    return httpx2.AsyncClient(transport=AsyncHttpx2GateTransport(inner, settings), **more)

@@ -14,10 +14,18 @@ from millgate.client.transport import (
     carry_async,
 )
 
-MOST_CONNECTIONS, MOST_KEPT_CONNECTIONS = 1000, 100
-"""As the SDKs' own clients: the window is what binds."""
-TIMEOUT_S, CONNECT_WITHIN_S = 600.0, 5.0
-"""As the SDKs' own; a call's `timeout=` goes before it."""
+
+def usual(library: Any) -> dict[str, Any]:
+    """Return a client's arguments as the SDKs' own clients have them: the window is what binds, and a call's `timeout=` goes before this one."""
+    limits = library.Limits(max_connections=1000, max_keepalive_connections=100)
+    return {"timeout": library.Timeout(600.0, connect=5.0), "limits": limits, "follow_redirects": True}
+
+
+def inner_transport(kind: Callable[..., Any], more: dict[str, Any]) -> Any:
+    """Return the transport to wrap, by a client's arguments, which a client drops beside one of ours; a proxy it would ask past ours, so none is left."""
+    proxy, given = more.pop("proxy", None), more.pop("transport", None)
+    names = more.keys() & {"verify", "cert", "trust_env", "http1", "http2", "limits"}
+    return given or kind(proxy=proxy, **{name: more[name] for name in names})
 
 
 class HttpxFamily(NamedTuple):

@@ -27,6 +27,8 @@ _MOST_BODY_BYTES: Final = 32 * 1024 * 1024
 _MOST_BYTES_AT_ONCE: Final = 256_000_000
 """Over all requests of one application (INV-5)."""
 _BUSY_RETRY_S: Final = 1.0
+_LAST: Final = frozenset({"http.response.body", "http.response.pathsend"})
+"""Messages that end an answer, unless more is to come."""
 
 
 def tokens_of_body(body: bytes) -> int:
@@ -82,11 +84,9 @@ class GateMiddleware:
         while not client.whole and not client.gone.is_set():
             piece = await client.read()
             if len(client.body) + len(piece) > _MOST_BODY_BYTES:
-                return self._refuser.refuse(Reason.TOO_LARGE, 0.0, retry=False, request_id=self._request_id())
+                return self._refusal(Reason.TOO_LARGE, 0.0, retry=False)
             if self._bytes_queued + len(piece) > _MOST_BYTES_AT_ONCE:
-                return self._refuser.refuse(
-                    Reason.SATURATED, _BUSY_RETRY_S, retry=True, request_id=self._request_id()
-                )
+                return self._refusal(Reason.SATURATED, _BUSY_RETRY_S, retry=True)
             self._bytes_queued += len(piece)
             client.body += piece
         return None
@@ -102,10 +102,7 @@ class GateMiddleware:
             if await client.unless_gone(slot.__aenter__()):
                 await self._run(scope, client, slot)
         except Yielded as refused:
-            answer = self._refuser.refuse(
-                refused.reason, refused.retry_after_s, refused.retry, self._request_id()
-            )
-            await client.respond(answer)
+            await client.respond(self._refusal(refused.reason, refused.retry_after_s, retry=refused.retry))
 
     async def _run(self, scope: Scope, client: "_Client", slot: Slot) -> None:
         try:
@@ -115,16 +112,15 @@ class GateMiddleware:
             raise
         if client.status >= 500:
             slot.fail()
-        left = None if whole else asyncio.CancelledError()
-        await slot.__aexit__(type(left) if left else None, left, None)
+        await slot.__aexit__(None, None if whole else asyncio.CancelledError(), None)
 
-    def _request_id(self) -> bytes:
+    def _refusal(self, reason: Reason, retry_after_s: float, *, retry: bool) -> RefusalAnswer:
         self._numbers += 1
-        return b"gate-%x" % self._numbers
+        return self._refuser.refuse(reason, retry_after_s, retry, b"gate-%x" % self._numbers)
 
 
 class _Client:
-    """One client: its body, its hang-up, and the status that it was answered with."""
+    """One client: its body, its hang-up, the status that it was answered with, and whether it has the whole answer."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
@@ -135,6 +131,7 @@ class _Client:
         self.whole = False
         self.gone = asyncio.Event()
         self.status = 0
+        self._answered = False
 
     async def read(self) -> bytes:
         """Return the next piece of the body; empty when the client has left."""
@@ -156,11 +153,16 @@ class _Client:
         self.gone.set()
 
     async def unless_gone(self, doing: Awaitable[object]) -> bool:
-        """Do this to its end and return True, or cancel it when the client leaves first and return False."""
+        """Do this to its end and return True, or cancel it when the client leaves first and return False.
+
+        ASGI servers say a hang-up at the end of an answer too: background tasks and what dependencies clean up go on then.
+        """
         task = asyncio.ensure_future(doing)
         leaving = asyncio.ensure_future(self.gone.wait())
         try:
             await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if self._answered:
+                await asyncio.wait((task,))
         finally:
             leaving.cancel()
             if not task.done():
@@ -182,6 +184,8 @@ class _Client:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+        elif message["type"] in _LAST:
+            self._answered = not message.get("more_body", False)
         await self._send(message)
 
     async def respond(self, answer: RefusalAnswer) -> None:

@@ -82,7 +82,7 @@ class Gate:
         _check("max_tokens", max_tokens, 1)
         _check("max_queue", max_queue, 0)
         _check("max_wait_s", max_wait_s, 0)
-        _check("deadline_s", deadline_s, 0)
+        _check("deadline_s", deadline_s, 0.001)
         _check("expected_s", expected_s, 0)
         lane = LaneSettings(
             name=name,
@@ -116,7 +116,7 @@ class Gate:
         work comes back after a refusal: it then keeps its place. `max_wait_s` and `time_allowed_s` (until finished)
         only shorten what the gate allows.
         """
-        _check("tokens", tokens, 1)
+        _check("tokens", tokens, 0)
         _check("streams", streams, 1)
         arrival = Arrived(
             self._driver.next_attempt(),
@@ -211,7 +211,13 @@ class Slot:
         self._ask(waiter)
         try:
             while waiter.decision is None:
-                await _wait(told, self._driver.wake_in_s())
+                # A plain timer: in Python 3.11.2 the time-out of a task that was ever cancelled ends as a cancellation.
+                timer = loop.call_later(self._driver.wake_in_s(), told.set)
+                try:
+                    await told.wait()
+                finally:
+                    timer.cancel()
+                told.clear()
                 self._driver.tick()
         except BaseException:
             self._abandon()
@@ -256,14 +262,6 @@ class Slot:
             )
 
 
-async def _wait(told: asyncio.Event, within_s: float | None) -> None:
-    try:
-        async with asyncio.timeout(within_s):
-            await told.wait()
-    except TimeoutError:
-        return
-
-
 def _wrapped(function: Callable[..., Any], slot_for: Callable[..., Slot]) -> Callable[..., Any]:
     """Return the function with a slot around every call, in the function's own colour."""
     if inspect.isasyncgenfunction(function):
@@ -295,10 +293,10 @@ def _wrapped(function: Callable[..., Any], slot_for: Callable[..., Slot]) -> Cal
 
 
 def _digest(key: bytes | str) -> int:
-    data = key.encode() if isinstance(key, str) else key
+    data = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 
 
-def _check(name: str, value: float | None, least: int) -> None:
+def _check(name: str, value: float | None, least: float) -> None:
     if value is not None and not value >= least:  # so that NaN is none
         raise ValueError(f"{name} is {value}, the least is {least}")

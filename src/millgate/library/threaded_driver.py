@@ -74,12 +74,12 @@ class ThreadedDriver:
         with self._held():
             self._catch_up(self._clock())
 
-    def wake_in_s(self) -> float | None:
-        """Return in how many seconds `tick` is due, None when nothing falls due by itself."""
+    def wake_in_s(self) -> float:
+        """Return in how many seconds `tick` is due, within an hour."""
         with self._held():
             wake = self._governor.next_wake()
         # At least a millisecond: a sleep that ends early would only be begun again.
-        return None if wake is None else max(0.001, wake - self._clock())
+        return 3600.0 if wake is None else min(3600.0, max(0.001, wake - self._clock()))
 
     def snapshot(self) -> Snapshot:
         """Return the core's numbers as they are now."""

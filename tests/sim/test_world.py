@@ -1,6 +1,7 @@
 """Stories of users, engines and the governor between them."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import pytest
 
@@ -231,3 +232,21 @@ def test_no_gate_sends_everything_to_the_engines_at_once() -> None:
 
     assert present == [20, 20]
     assert not recorder.yields
+
+
+@pytest.mark.parametrize("kind", ["loss", "refusals"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_under_every_policy_a_run_ends_whose_engine_fails_what_it_has(
+    policy: str, kind: Literal["loss", "refusals"]
+) -> None:
+    """Without a gate a failed answer was never over, so the default comparison of a lost engine stood still for good."""
+    fleet = uniform_fleet(PROFILE, 2, [LANE], max_inflight=4)
+    world = World(POLICIES[policy](fleet.settings), loop := Loop(), recorder := Recorder(fleet.settings.lanes))
+    fleet.populate(world, Streams(1), troubles=[EngineTrouble(kind, "engine-00", 2.0, 3.0)])
+    world.start_watch()
+    OpenLoop(world, Crowd(world, Manners(), Streams(1)), iter(crowd_of(200)))
+    loop.run(600.0)
+
+    assert world.is_over()
+    assert sum(recorder.outcomes.values()) == recorder.requests == 200
+    assert recorder.outcomes["engine_failed"] > 0

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from millgate.core.decisions import Admit, Decision, Leg
-from millgate.core.events import Arrived, ClientGone, EngineDown, EngineUp, Event, Released
+from millgate.core.decisions import Admit, Decision, Ended, Leg
+from millgate.core.events import Arrived, ClientGone, EngineDown, EngineUp, Event, Failed, Released
 from millgate.core.settings import Settings
+from millgate.core.words import Outcome
 from millgate.sim.driver import DecidingCore
 from millgate.wiring.governor import build_governor
 
@@ -23,7 +24,7 @@ class OpenDoor:
         self._where: dict[int, str] = {}
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
-        """Admit every arrival at once; count what runs where."""
+        """Admit every arrival at once; count what runs where, and hand an engine's failure on to the client."""
         del now
         if isinstance(event, Arrived):
             up = [name for name in self._open if name not in self._down] or list(self._open)
@@ -32,6 +33,9 @@ class OpenDoor:
             self._where[event.attempt] = name
             size = event.prompt_bytes + (event.max_tokens or 1_000_000)
             return (Admit(event.attempt, (Leg(name, 1, size, 0),), 0.0, 0.0, float("inf")),)
+        if isinstance(event, Failed):
+            name = self._where[event.attempt]
+            return (Ended(event.attempt, Outcome.ENGINE_FAILED, "", name, 0, 0, None, 0, 0, event.kind),)
         if isinstance(event, EngineDown):
             self._down.add(event.engine)
         elif isinstance(event, EngineUp):

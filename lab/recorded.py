@@ -26,7 +26,7 @@ from millgate.sim.laws import constant
 from millgate.sim.randomness import Streams
 from millgate.sim.replay import replay
 from millgate.sim.traces.sources import between, faster
-from millgate.sim.traces.tables import read_azure
+from millgate.sim.traces.tables import read_table
 from millgate.wiring.chosen import PREFILL_TOKENS
 
 # Users leave after so many times the objective.
@@ -43,7 +43,7 @@ def at_load(
     path: Path, begin_s: float, end_s: float, load: float, profile: EngineProfile, slo_s: float
 ) -> list[Job]:
     """Return this stretch of a trace, made so much faster that it asks for `load` times one engine's capacity."""
-    coming = list(between(read_azure(path), begin_s, end_s))
+    coming = list(between(read_table(path), begin_s, end_s))
     return list(faster(coming, load / bound(coming, profile, 1, slo_s).load))
 
 
@@ -62,7 +62,7 @@ def good_share(
 def row(options: Namespace, load: float) -> str:
     """Return one row of the table: lines and orders at this load."""
     profile, slo_s = find_profile(options.engine), options.slo
-    whole_s = max(job.at_s for job in read_azure(options.trace))
+    whole_s = max(job.at_s for job in read_table(options.trace))
     length_s = whole_s / options.stretches
     columns: list[list[float]] = []
     for number in range(options.stretches):
@@ -85,7 +85,7 @@ def row(options: Namespace, load: float) -> str:
 def promises(options: Namespace, load: float) -> str:
     """Return one row of the hints: of a gate that queues nothing, by order, which share was kept of how many."""
     profile, shown = find_profile(options.engine), [f"{load:g}"]
-    length_s = max(job.at_s for job in read_azure(options.trace)) / options.stretches
+    length_s = max(job.at_s for job in read_table(options.trace)) / options.stretches
     for order in ("arrival", "short_first"):
         kept, given = 0.0, 0.0
         for number in range(options.stretches):

@@ -5,6 +5,8 @@ from typing import Literal
 
 import pytest
 
+from millgate.core.decisions import Admit, Decision, Reshaped
+from millgate.core.events import Event
 from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings, LimitSettings
 from millgate.engine.profile import find_profile
@@ -15,7 +17,7 @@ from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, exponential
 from millgate.sim.loop import Loop
-from millgate.sim.policies import POLICIES
+from millgate.sim.policies import POLICIES, OpenDoor
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder, Times
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
@@ -241,7 +243,9 @@ def test_under_every_policy_a_run_ends_whose_engine_fails_what_it_has(
 ) -> None:
     """Without a gate a failed answer was never over, so the default comparison of a lost engine stood still for good."""
     fleet = uniform_fleet(PROFILE, 2, [LANE], max_inflight=4)
-    world = World(POLICIES[policy](fleet.settings), loop := Loop(), recorder := Recorder(fleet.settings.lanes))
+    world = World(
+        POLICIES[policy](fleet.settings), loop := Loop(), recorder := Recorder(fleet.settings.lanes)
+    )
     fleet.populate(world, Streams(1), troubles=[EngineTrouble(kind, "engine-00", 2.0, 3.0)])
     world.start_watch()
     OpenLoop(world, Crowd(world, Manners(), Streams(1)), iter(crowd_of(200)))
@@ -250,3 +254,25 @@ def test_under_every_policy_a_run_ends_whose_engine_fails_what_it_has(
     assert world.is_over()
     assert sum(recorder.outcomes.values()) == recorder.requests == 200
     assert recorder.outcomes["engine_failed"] > 0
+
+
+class Cutting(OpenDoor):
+    """Admits everything cut to five tokens."""
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        cut = Reshaped(max_tokens=5)
+        return tuple(
+            each._replace(reshaped=cut) if isinstance(each, Admit) else each
+            for each in super().handle(event, now)
+        )
+
+
+def test_an_answer_is_as_long_as_it_was_admitted_for() -> None:
+    """Of a lane that cuts answers (`clip`) the engine made all that the client had asked for."""
+    fleet = uniform_fleet(PROFILE, 1, [LANE])
+    world = World(Cutting(fleet.settings), loop := Loop(), recorder := Recorder(fleet.settings.lanes))
+    fleet.populate(world, Streams(1))
+    OpenLoop(world, Crowd(world, Manners(), Streams(1)), iter([Job(0.0, 100, 400), Job(0.0, 100, 3)]))
+    loop.run()
+
+    assert (world.totals().output_tokens, recorder.good_tokens) == (8, 8)

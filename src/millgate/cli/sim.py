@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -196,7 +197,8 @@ def replay(
             requests = _SPEC_REQUESTS
         jobs = sources.faster(sources.open_trace(trace, Streams(seed), rate, inf), faster)
         began, began_cpu = perf_counter(), process_time()
-        result = replayed(jobs if requests is None else sources.first(jobs, requests), fleet, policy)
+        jobs = sources.within_lanes(jobs, [lane], trace)
+        result = replayed(islice(jobs, requests), fleet, policy)
     except ValueError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
     wall_s, cpu_s = perf_counter() - began, process_time() - began_cpu
@@ -292,8 +294,6 @@ def in_parallel(
     `function` must live in a module (it is found there by name), tasks and results must be plain data.
     """
     from rich.progress import Progress
-
-    from millgate.cli.output import people
 
     count = min(processes or os.cpu_count() or 1, len(tasks))
     results: list[Any] = [None] * len(tasks)

@@ -141,16 +141,8 @@ def picture(load: Load) -> ExperimentResult:
     question = (
         f"{load.rate_per_s:g} requests a second of {load.latency.mean_s:.3g} s: who waits when latency moves?"
     )
-    return ExperimentResult(
-        "size",
-        question,
-        metric,
-        "latency, in times of today's",
-        "share that waits (Erlang C)",
-        False,
-        places,
-        {},
-    )
+    labels = ("latency, in times of today's", "share that waits (Erlang C)")
+    return ExperimentResult("size", question, metric, *labels, False, places, {})
 
 
 def _row(name: str, values: Sequence[float], why: str, form: str = "count") -> Row:

@@ -24,29 +24,10 @@ class DecidingCore(Protocol):
         """Return when a Tick is due at the latest."""
 
 
-class DecisionCarrier(Protocol):
-    """The carrier of decisions."""
-
-    def admitted(self, decision: Admit) -> None:
-        """Run it now."""
-
-    def queued(self, decision: Queue) -> None:
-        """It waits."""
-
-    def yielded(self, decision: Yield) -> None:
-        """It is refused."""
-
-    def cancelled(self, decision: Cancel) -> None:
-        """Stop it at its engine and post Released."""
-
-    def ended(self, decision: Ended) -> None:
-        """Its outcome is known."""
-
-
 class VirtualDriver:
-    """Feeds events to a core and its decisions to one listener, in virtual time."""
+    """Feeds events to a core and its decisions to one listener, in virtual time; the listener has a method for each kind of decision."""
 
-    def __init__(self, core: DecidingCore, loop: Loop, listener: DecisionCarrier) -> None:
+    def __init__(self, core: DecidingCore, loop: Loop, listener: Any) -> None:
         self._core = core
         self._loop = loop
         self._events: deque[Event] = deque()

@@ -9,7 +9,7 @@ from millgate.core.words import KvTransfer
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
 from millgate.sim.engines.handoffs import LinkSpeed, PromptTransfers
-from millgate.sim.engines.troubles import EngineTrouble, Timetable
+from millgate.sim.engines.troubles import EngineTrouble, schedule
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS
 from millgate.sim.randomness import Streams
 from millgate.sim.world import World
@@ -50,7 +50,6 @@ class SimulatedFleet:
         troubles: Iterable[EngineTrouble] = (),
     ) -> None:
         """Put every engine into the world, and their troubles onto its loop."""
-        timetable = Timetable(world.loop, world.driver.post)
         troubles = list(troubles)
         followed = _followed(self.settings)
         unit_tokens = PREFIX_UNIT_TOKENS if self.prefix_caching else 0
@@ -79,7 +78,7 @@ class SimulatedFleet:
             world.add_station(station, followed=name in followed)
             for trouble in troubles:
                 if trouble.engine == name:
-                    timetable.put(trouble, station, profile)
+                    schedule(trouble, station, profile, world.loop, post)
 
 
 def _followed(settings: Settings) -> frozenset[str]:
@@ -111,13 +110,10 @@ def uniform_fleet(
 ) -> SimulatedFleet:
     """Return equal engines of one profile behind a gate with these lanes; the cap is the profile's batch."""
     names = [f"engine-{number:02d}" for number in range(engines)]
-    settings = tuple(
-        EngineSettings(
-            name=name,
-            max_inflight=max_inflight or profile.max_num_seqs,
-            kv_tokens=int(0.9 * profile.kv_tokens),
-            prior=profile.prior(),
-        )
-        for name in names
+    cap, kv_tokens, prior = (
+        max_inflight or profile.max_num_seqs,
+        int(0.9 * profile.kv_tokens),
+        profile.prior(),
     )
+    settings = tuple(EngineSettings(name, cap, kv_tokens=kv_tokens, prior=prior) for name in names)
     return SimulatedFleet(Settings(tuple(lanes), settings), dict.fromkeys(names, profile))

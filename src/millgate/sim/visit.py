@@ -26,7 +26,7 @@ class User(Protocol):
 
 
 class Visit:
-    """A request over all its attempts; `attempt` is 0 while none is under way, `first_token_at` is the last one's. Virtual seconds."""
+    """A request over all its attempts; `attempt` is 0 while none is under way, `first_token_at` and `lane` are the last one's. Virtual seconds."""
 
     def __init__(self, job: Job, user: User, now: float) -> None:
         self.job = job
@@ -37,6 +37,7 @@ class Visit:
         self.number = 0
         self.station: Station | None = None
         self.first_token_at: float | None = None
+        self.lane = job.lane
         self.hinted = False
 
     def fingerprint(self) -> int:

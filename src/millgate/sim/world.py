@@ -169,7 +169,11 @@ class World:
             self._judge_return(visit, kept=decision.waited_s <= KEPT_WITHIN_S)
         if self.on_admit is not None:
             self.on_admit(visit, decision)
-        job = visit.job
+        job, reshaped = visit.job, decision.reshaped
+        visit.lane = decision.classed.lane if decision.classed else job.lane
+        if reshaped is not None:
+            visit.lane = reshaped.lane or visit.lane
+            job = job._replace(output_tokens=min(job.output_tokens, reshaped.max_tokens or job.output_tokens))
         if leg.engine in self._followed:
             if job.stream:
                 self._growing[leg.engine][attempt] = 0
@@ -240,7 +244,7 @@ class World:
             Finished(attempt, job.prompt_tokens, output_tokens, cached_tokens), Released(attempt)
         )
         self.recorder.answered(
-            job.lane, visit.first_at, visit.asked_at, first_token_at, now, job.prompt_tokens, output_tokens
+            visit.lane, visit.first_at, visit.asked_at, first_token_at, now, job.prompt_tokens, output_tokens
         )
         visit.user.answered(visit)
 

@@ -10,7 +10,7 @@ from lab.experiments.accounts import SimulatedAccount
 from lab.experiments.fairness import overload, serve_all, service
 
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.tables import read_clients27
+from millgate.sim.traces.tables import read_table
 
 TIMES_S = range(30, 361, 30)
 
@@ -44,7 +44,7 @@ def test_small_clients_of_the_27_wait_as_long_as_published(
     """Published: 58 s by arrival, 1.5 s with VTC, for clients outside the five that ask most."""
     coming = [
         job._replace(max_tokens=job.output_tokens)
-        for job in read_clients27(shared_data("traces/vtc_real_trace_27clients.csv"))
+        for job in read_table(shared_data("traces/vtc_real_trace_27clients.csv"))
     ]
     largest = {tenant for tenant, _ in Counter(job.tenant for job in coming).most_common(5)}
     accounts = serve_all(coming, Streams(1), fair=fair, order=order)

@@ -1,5 +1,7 @@
 """One file drives the gateway and the simulator; an experiment file adds the crowd."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from millgate.config.load import load_config
 from millgate.config.problems import ConfigError
 from millgate.sim.experiments.file import file_experiment, read_experiment, run_file_arm
+from millgate.sim.traces.tables import TraceError
 from millgate.wiring.chosen import EngineFacts
 from millgate.wiring.settings import build_settings
 
@@ -77,8 +80,71 @@ def test_a_file_runs_its_policies_at_its_rates(tmp_path: Path) -> None:
             "sim: {gate: gate.yaml, troubles: [{kind: stall, engine: z, at: 1s, lasts: 1s}]}",
             "'z' is not one of a, b",
         ),
+        (
+            "sim: {gate: gate.yaml, troubles: [{kind: loss, engine: a, at: 60s, lasts: 1s}]}",
+            "sim.troubles: one at 60 s is after the 60 s that requests come",
+        ),
+        (
+            "sim: {gate: gate.yaml, troubles: [{kind: refusals, engine: a, at: 1s, lasts: 1s, factor: 2}]}",
+            "sim.troubles: the share refused is at most 1, not 2",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, sim: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         read_experiment(written(tmp_path, sim))
+
+
+def metrics_of(path: Path, arm: int = 0) -> Mapping[str, float]:
+    ((_, metrics),) = run_file_arm(path, arm, 1)
+    return metrics
+
+
+def test_sessions_come_at_the_rate_and_their_turns_as_recorded(tmp_path: Path) -> None:
+    """Their rate was taken for a number of times faster, too: at 5 a second 25 came."""
+    turns = [{"t": 2.0 * n, "in": 100, "out": 10, "blocks": [], "think_s": 0} for n in range(3)]
+    session = json.dumps({"block_tokens": 512, "requests": turns})
+    (tmp_path / "s.jsonl").write_text(f"{session}\n" * 400)
+    path = written(
+        tmp_path, "sim: {gate: gate.yaml, trace: s.jsonl, rates: [5], lasts: 60s, policies: [gate]}"
+    )
+
+    assert file_experiment(path).x_label == "requests per second"
+    assert metrics_of(path)["asked_per_s"] == pytest.approx(5.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("0,7,20,30,night", "t.csv: lane 'night' is not one of interactive"),
+        ("0,7,20,30,", "t.csv: no request comes after the 10 s of `warm_up`"),
+    ],
+)
+def test_a_trace_that_shows_nothing_of_this_gate_is_an_error(
+    tmp_path: Path, row: str, complaint: str
+) -> None:
+    """Its good share was 0, or that of the first lane."""
+    (tmp_path / "t.csv").write_text(f"req_time_s,client,prompt_len,output_len,lane\n{row}\n")
+    path = written(tmp_path, "sim: {gate: gate.yaml, trace: t.csv}")
+
+    with pytest.raises(TraceError, match=complaint):
+        run_file_arm(path, 0, 1)
+
+
+def test_rates_and_policies_that_are_written_twice_are_run_once(tmp_path: Path) -> None:
+    """Two runs of one seed counted as two seeds, with an interval of no width."""
+    path = written(tmp_path, "sim: {gate: gate.yaml, rates: [5, 5], policies: [gate, gate]}")
+
+    assert [(arm.series, arm.x) for arm in file_experiment(path).arms] == [("gate", 5.0)]
+
+
+def test_a_request_is_judged_by_the_lane_that_took_it(tmp_path: Path) -> None:
+    """A long prompt was judged by the first lane's SLO."""
+    (tmp_path / "t.csv").write_text("req_time_s,client,prompt_len,output_len\n0,7,30000,400\n")
+    sim = "sim: {gate: gate.yaml, trace: t.csv, warm_up: 0s, lasts: 9s, policies: [gate], clients: {retry_behaviour: none}}"
+    path = written(tmp_path, sim)
+    engine = '{name: a, url: "http://127.0.0.1:8000", profile: llama3-8b_h100_tp1, prefill_tokens: 60000}'
+    lanes = "[{name: interactive, ttft_slo: 100ms}, {name: long, ttft_slo: 30s, takes: long_prompts}]"
+    (tmp_path / "gate.yaml").write_text(f"engines: [{engine}]\nlanes: {lanes}\n")
+
+    assert metrics_of(path)["good_share"] == 1.0

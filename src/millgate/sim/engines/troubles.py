@@ -30,29 +30,27 @@ class EngineTrouble:
     factor: float = 1.0
 
 
-class Timetable:
-    """Puts troubles on the loop and tells the governor what its health checks would."""
-
-    def __init__(self, loop: Loop, post: Callable[[Event], None]) -> None:
-        self._loop = loop
-        self._post = post
-
-    def put(self, trouble: EngineTrouble, station: BatchedStation, profile: EngineProfile) -> None:
-        """Let this trouble happen to this station."""
-        begin, end = trouble.at_s, trouble.at_s + trouble.for_s
-        at = self._loop.at
-        if trouble.kind == "loss":
-            at(begin, lambda _: station.crash(), None, ENGINES)
-            at(begin + NOTICE_S, self._post, EngineDown(station.name), ENGINES)
-            at(end, lambda _: station.restart(), None, ENGINES)
-            at(end + NOTICE_S, self._post, EngineUp(station.name), ENGINES)
-        elif trouble.kind == "stall":
-            at(begin, station.stall, trouble.for_s, ENGINES)
-        elif trouble.kind == "drift":
-            for step in range(1, _DRIFT_STEPS + 1):
-                share = step / _DRIFT_STEPS
-                model = scaled(profile, 1.0 / (1.0 + share * (trouble.factor - 1.0))).step_model()
-                at(begin + share * trouble.for_s, station.change_model, model, ENGINES)
-        else:
-            at(begin, lambda _: setattr(station, "refused_share", trouble.factor), None, ENGINES)
-            at(end, lambda _: setattr(station, "refused_share", 0.0), None, ENGINES)
+def schedule(
+    trouble: EngineTrouble,
+    station: BatchedStation,
+    profile: EngineProfile,
+    loop: Loop,
+    post: Callable[[Event], None],
+) -> None:
+    """Let this trouble happen to this station, and tell the governor what its health checks would."""
+    begin, end, at = trouble.at_s, trouble.at_s + trouble.for_s, loop.at
+    if trouble.kind == "loss":
+        at(begin, lambda _: station.crash(), None, ENGINES)
+        at(begin + NOTICE_S, post, EngineDown(station.name), ENGINES)
+        at(end, lambda _: station.restart(), None, ENGINES)
+        at(end + NOTICE_S, post, EngineUp(station.name), ENGINES)
+    elif trouble.kind == "stall":
+        at(begin, station.stall, trouble.for_s, ENGINES)
+    elif trouble.kind == "drift":
+        for step in range(1, _DRIFT_STEPS + 1):
+            share = step / _DRIFT_STEPS
+            model = scaled(profile, 1.0 / (1.0 + share * (trouble.factor - 1.0))).step_model()
+            at(begin + share * trouble.for_s, station.change_model, model, ENGINES)
+    else:
+        at(begin, lambda _: setattr(station, "refused_share", trouble.factor), None, ENGINES)
+        at(end, lambda _: setattr(station, "refused_share", 0.0), None, ENGINES)

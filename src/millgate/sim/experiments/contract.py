@@ -84,13 +84,9 @@ class ExperimentResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
-        return {
-            "name": self.name,
-            "question": self.question,
-            "metric": self.metric,
-            "places": [asdict(place) for place in self.places],
-            "facts": dict(self.facts),
-        }
+        places, facts = [asdict(place) for place in self.places], dict(self.facts)
+        told = {"name": self.name, "question": self.question, "metric": self.metric}
+        return {**told, "places": places, "facts": facts}
 
 
 def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> ExperimentResult:
@@ -105,16 +101,9 @@ def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> Expe
         SeriesPoint(series, x, {name: estimate(values) for name, values in columns.items()})
         for (series, x), columns in gathered.items()
     )
-    return ExperimentResult(
-        experiment.name,
-        experiment.question,
-        experiment.metric,
-        experiment.x_label,
-        experiment.y_label,
-        experiment.logarithmic_x,
-        places,
-        experiment.facts(places),
-    )
+    asked = experiment
+    names = (asked.name, asked.question, asked.metric, asked.x_label, asked.y_label)
+    return ExperimentResult(*names, asked.logarithmic_x, places, asked.facts(places))
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -1,11 +1,4 @@
-"""An experiment in a file: the gateway's own configuration, a crowd, a load, and the policies to compare.
-
-sim:
-gate: gate.yaml            # the same file that `millgate serve --config` reads
-trace: azure_conversation  # lengths by name, or a trace file
-rates: [10, 20, 40]        # requests per second, one place on the x axis each
-clients: {patience: 8s, retry_behaviour: sdk}
-"""
+"""An experiment in a file: the gateway's own configuration, a crowd, a load, and the policies to compare."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +14,7 @@ from millgate.config.problems import ConfigError, Problem, ValueOrigin as Spot
 from millgate.config.schema import Config
 from millgate.config.values import Count, Duration, Number, Section, YesOrNo
 from millgate.core.settings import LaneSettings
+from millgate.core.words import Outcome
 from millgate.engine.profile import DEFAULT_PROFILE, load_profiles
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import NEVER, Honouring, Refreshing, RetryBehaviour, Sdk
@@ -29,15 +23,18 @@ from millgate.sim.engines.troubles import EngineTrouble
 from millgate.sim.experiments.contract import FEWEST_SEEDS, Arm, Experiment, Measured
 from millgate.sim.fleet import USUAL_ABORT_LAG_S, EngineManners, SimulatedFleet, configured_fleet
 from millgate.sim.jobs import Job
-from millgate.sim.laws import constant, exponential, lognormal
+from millgate.sim.laws import exponential, lognormal
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder, Summary
-from millgate.sim.traces.sources import between, faster, open_trace
+from millgate.sim.traces.sources import between, faster, has_its_own_times, open_trace, within_lanes
 from millgate.sim.traces.synthetic import LENGTHS
+from millgate.sim.traces.tables import TraceError
 from millgate.sim.world import World
 
+# Squared, of the patience of users: a standard deviation of half its mean.
+_PATIENCE_VARIATION = 0.25
 _RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {
     "none": NEVER,
     "sdk": Sdk(),
@@ -51,11 +48,9 @@ class ClientsSpec(Section):
     """How the users behave."""
 
     patience: Duration | None = Field(
-        default=None, gt=0, description="Mean time that one waits for a first token. Default: for ever."
-    )
-    patience_law: Literal["constant", "exponential", "lognormal"] = Field(
-        default="lognormal",
-        description="How patience differs between users; lognormal has a variation of 0.5.",
+        default=None,
+        gt=0,
+        description="Mean time that one waits for a first token (lognormal). Default: for ever.",
     )
     retry_behaviour: Literal["none", "sdk", "instant", "honouring", "refreshing"] = Field(
         default="sdk", description="What one does after a refusal, a failure or a hang-up."
@@ -65,11 +60,7 @@ class ClientsSpec(Section):
 
     def manners(self) -> Manners:
         """Build the users' manners."""
-        patience = None
-        if self.patience is not None:
-            laws = {"constant": constant, "exponential": exponential}
-            law = laws.get(self.patience_law)
-            patience = law(self.patience) if law else lognormal(self.patience, 0.25)
+        patience = None if self.patience is None else lognormal(self.patience, _PATIENCE_VARIATION)
         return Manners(
             patience,
             _RETRY_BEHAVIOURS[self.retry_behaviour],
@@ -161,6 +152,11 @@ def _problems(spec: SimSpec, gate: Config, folder: Path) -> Iterator[tuple[str, 
         yield from (
             (name, f"{each!r} is not one of {', '.join(known)}") for each in given if each not in known
         )
+    for trouble in spec.troubles:
+        if trouble.at >= spec.lasts:
+            yield "troubles", f"one at {trouble.at:g} s is after the {spec.lasts:g} s that requests come"
+        if trouble.kind == "refusals" and trouble.factor > 1.0:
+            yield "troubles", f"the share refused is at most 1, not {trouble.factor:g}"
     if spec.warm_up >= spec.lasts:
         yield "warm_up", f"{spec.warm_up:g} s leave nothing to count of the {spec.lasts:g} s that it lasts"
     try:
@@ -172,14 +168,18 @@ def _problems(spec: SimSpec, gate: Config, folder: Path) -> Iterator[tuple[str, 
 def file_experiment(path: Path) -> Experiment:
     """Return the experiment that a file describes."""
     prepared = read_experiment(path)
-    spec = prepared.spec
+    spec, trace = prepared.spec, _trace(prepared.spec, prepared.folder)
     return Experiment(
         name=spec.name,
         question=spec.question,
-        arms=tuple(Arm(policy, rate) for policy in spec.policies for rate in spec.rates or (1.0,)),
+        arms=tuple(
+            Arm(policy, rate)
+            for policy in dict.fromkeys(spec.policies)
+            for rate in dict.fromkeys(spec.rates or (1.0,))
+        ),
         run=lambda arm, seed: _run(prepared, arm, seed),
         metric=spec.metric,
-        x_label="requests per second" if spec.trace in LENGTHS else "times faster than recorded",
+        x_label="times faster than recorded" if has_its_own_times(trace) else "requests per second",
         y_label=spec.metric.replace("_", " "),
         seeds=spec.seeds,
     )
@@ -197,8 +197,10 @@ def _trace(spec: SimSpec, folder: Path) -> str:
 
 def _jobs(prepared: Prepared, rate: float, streams: Streams) -> Iterator[Job]:
     spec = prepared.spec
-    jobs = open_trace(_trace(spec, prepared.folder), streams, rate, spec.lasts)
-    return jobs if spec.trace in LENGTHS else between(faster(jobs, rate), 0.0, spec.lasts)
+    trace = _trace(spec, prepared.folder)
+    jobs = open_trace(trace, streams, rate, spec.lasts)
+    jobs = between(faster(jobs, rate) if has_its_own_times(trace) else jobs, 0.0, spec.lasts)
+    return within_lanes(jobs, prepared.fleet.settings.lanes, trace)
 
 
 def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
@@ -214,12 +216,16 @@ def _run(prepared: Prepared, arm: Arm, seed: int) -> Measured:
     world.start_watch(spec.engines.telemetry_delay)
     OpenLoop(world, Crowd(world, spec.clients.manners(), streams), _jobs(prepared, rate, streams))
     loop.run()
+    if not recorder.requests:
+        raise TraceError(Path(spec.trace), 0, f"no request comes after the {spec.warm_up:g} s of `warm_up`")
     return [(rate, _metrics(world.summary(recorder)))]
 
 
 def _metrics(summary: Summary) -> dict[str, float]:
     plain = summary.as_dict()
     metrics = {name: float(value) for name, value in plain.items() if isinstance(value, int | float)}
+    asked = max(1, summary.requests)
+    metrics |= {f"{outcome}_share": summary.outcomes.get(outcome, 0) / asked for outcome in Outcome}
     metrics |= {f"ttft_{name}_s": value for name, value in plain["ttft_s"].items() if name != "count"}
     metrics |= {f"tpot_{name}_s": value for name, value in plain["tpot_s"].items() if name != "count"}
     return metrics

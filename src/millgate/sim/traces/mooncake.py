@@ -24,7 +24,7 @@ QUANTUM_S = 3.0
 def read_mooncake(path: Path, streams: Streams) -> Iterator[Job]:
     """Yield the requests of a file in order; equal seeds spread them equally."""
     dice, last = streams.generator("mooncake jitter"), list[Job]()
-    for at_s, together in groupby(in_order(_lines(path), path, 1), key=lambda job: job.at_s):
+    for at_s, together in groupby(in_order(_lines(path), path), key=lambda job: job.at_s):
         if last:
             yield from _spread(last, min(QUANTUM_S, at_s - last[0].at_s), dice)
         last = list(together)
@@ -44,13 +44,14 @@ class _Line(msgspec.Struct):
     input_length: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
     output_length: Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
     hash_ids: tuple[int, ...] = ()
+    tenant: str = ""
+    lane: str | None = None
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
-def _lines(path: Path) -> Iterator[Job]:
-    for _, line in read_lines(path, _Line, "request"):
-        yield Job(
-            line.timestamp / 1e3,
-            max(1, line.input_length),
-            max(1, line.output_length),
-            prefix_ids=line.hash_ids[: line.input_length // PREFIX_UNIT_TOKENS],
-        )
+def _lines(path: Path) -> Iterator[tuple[int, Job]]:
+    for number, line in read_lines(path, _Line, "request"):
+        prompt, output = max(1, line.input_length), max(1, line.output_length)
+        named = (line.tenant, line.lane, line.max_tokens)
+        ids = line.hash_ids[: line.input_length // PREFIX_UNIT_TOKENS]
+        yield number, Job(line.timestamp / 1e3, prompt, output, *named, prefix_ids=ids)

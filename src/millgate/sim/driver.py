@@ -24,10 +24,29 @@ class DecidingCore(Protocol):
         """Return when a Tick is due at the latest."""
 
 
-class VirtualDriver:
-    """Feeds events to a core and its decisions to one listener, in virtual time; the listener has a method for each kind of decision."""
+class DecisionCarrier(Protocol):
+    """The carrier of decisions."""
 
-    def __init__(self, core: DecidingCore, loop: Loop, listener: Any) -> None:
+    def admitted(self, decision: Admit) -> None:
+        """Run it now."""
+
+    def queued(self, decision: Queue) -> None:
+        """It waits."""
+
+    def yielded(self, decision: Yield) -> None:
+        """It is refused."""
+
+    def cancelled(self, decision: Cancel) -> None:
+        """Stop it at its engine and post Released."""
+
+    def ended(self, decision: Ended) -> None:
+        """Its outcome is known."""
+
+
+class VirtualDriver:
+    """Feeds events to a core and its decisions to one listener, in virtual time."""
+
+    def __init__(self, core: DecidingCore, loop: Loop, listener: DecisionCarrier) -> None:
         self._core = core
         self._loop = loop
         self._events: deque[Event] = deque()

@@ -110,10 +110,13 @@ def uniform_fleet(
 ) -> SimulatedFleet:
     """Return equal engines of one profile behind a gate with these lanes; the cap is the profile's batch."""
     names = [f"engine-{number:02d}" for number in range(engines)]
-    cap, kv_tokens, prior = (
-        max_inflight or profile.max_num_seqs,
-        int(0.9 * profile.kv_tokens),
-        profile.prior(),
+    settings = tuple(
+        EngineSettings(
+            name=name,
+            max_inflight=max_inflight or profile.max_num_seqs,
+            kv_tokens=int(0.9 * profile.kv_tokens),
+            prior=profile.prior(),
+        )
+        for name in names
     )
-    settings = tuple(EngineSettings(name, cap, kv_tokens=kv_tokens, prior=prior) for name in names)
     return SimulatedFleet(Settings(tuple(lanes), settings), dict.fromkeys(names, profile))

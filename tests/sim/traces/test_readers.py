@@ -159,7 +159,11 @@ def test_tenant_lane_and_the_clients_bound_are_read_where_a_trace_has_them(tmp_p
     assert (line.tenant, line.lane, line.max_tokens) == ("ann", "night", 64)
 
 
-@pytest.mark.parametrize("text", [gzip.compress(CLIENTS.encode()), CLIENTS.encode("utf-16"), b"a\0b\n" * 9])
+@pytest.mark.parametrize(
+    "text",
+    [gzip.compress(CLIENTS.encode(), mtime=0), CLIENTS.encode("utf-16"), b"a\0b\n" * 9],
+    ids=["gzip", "utf-16", "zeros"],
+)
 def test_what_is_no_table_is_named_with_its_file(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(TraceError, match=r"c.csv:1: "):
         jobs_of(tmp_path, "c.csv", text)

@@ -101,9 +101,16 @@ def answer(experiment: Experiment, runs: Sequence[tuple[Arm, Measured]]) -> Expe
         SeriesPoint(series, x, {name: estimate(values) for name, values in columns.items()})
         for (series, x), columns in gathered.items()
     )
-    asked = experiment
-    names = (asked.name, asked.question, asked.metric, asked.x_label, asked.y_label)
-    return ExperimentResult(*names, asked.logarithmic_x, places, asked.facts(places))
+    return ExperimentResult(
+        experiment.name,
+        experiment.question,
+        experiment.metric,
+        experiment.x_label,
+        experiment.y_label,
+        experiment.logarithmic_x,
+        places,
+        experiment.facts(places),
+    )
 
 
 def estimate(values: Sequence[float]) -> Estimate:

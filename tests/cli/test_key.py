@@ -96,12 +96,13 @@ def test_the_list_says_whose_keys_there_are_and_when_they_end_but_no_hash(
         (KEY, ExitCode.OK, "a key of the tenant team-a, does not expire"),
         ("mgk_another", ExitCode.FAILURE, "a key of no tenant"),
         (KEY + "x" * LONGEST_KEY, ExitCode.FAILURE, "a key of no tenant"),
+        ("mgk_\xe9", ExitCode.FAILURE, "a key of no tenant"),
     ],
 )
 def test_a_key_is_checked_from_standard_input(
     capsys: Captured, file: Path, monkeypatch: pytest.MonkeyPatch, key: str, code: ExitCode, words: str
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(key + "\n"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"{key}\n".encode("latin-1"))))
     assert main(["key", "check", "--config", str(file)]) == code
     out, err = capsys.readouterr()
     assert words in out + err

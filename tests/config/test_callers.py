@@ -59,7 +59,11 @@ def test_a_tenant_is_a_name_hashes_and_lanes(load: Load) -> None:
         ),
         (
             f"tenants: [{{name: a, keys: [{HASH}]}}, {{name: b, keys: [{HASH}]}}]",
-            "tenants[1].keys[0]: is a key of the tenant a too",
+            "tenants[1].keys[0]: is a key of the tenant a already",
+        ),
+        (
+            f"tenants: [{{name: a, keys: [{HASH}, {{sha256: {HASH}, expires: 2027-01-31}}]}}]",
+            "tenants[0].keys[1]: is a key of the tenant a already",
         ),
         (
             f"tenants: [{{name: a, keys: [{HASH}]}}, {{name: a, keys: [{'ab' * 32}]}}]",

@@ -62,7 +62,20 @@ def test_a_tenant_and_a_first_lane_that_a_reload_brings_are_named(tmp_path: Path
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line["lane"] for line in lines] == ["chat", "batch", "batch"]
     assert [line["tenant"] == "globex" for line in lines] == [False, True, False]
-    assert lines[2]["tenant"].startswith("tenant-")
+    assert lines[0]["tenant"].startswith("tenant-")
+
+
+def test_what_runs_of_a_tenant_that_a_reload_takes_away_is_written_under_its_name(tmp_path: Path) -> None:
+    """Its tokens would belong to no tenant where the log is added up."""
+    log = AttemptLog(str(tmp_path / "log"), tenants=["acme"])
+    log.adopt("", ["globex"])
+    log.adopt("", ["initech"])
+    refuse(log, 1, "acme")
+    refuse(log, 2, "globex")
+    log.close()
+
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["tenant"] for line in lines] == ["acme", "globex"]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def list_keys(
     if not told:
         print_line("no keys: the configuration names no tenants")
     for key in told:
-        print_line(f"{key['tenant']:<24} {key['sha256']}  {_ending(key)}{_called(key)}")
+        print_line(f"{key['tenant']:<24} {key['sha256']}  {_ending(key)}")
 
 
 @key_app.command()
@@ -88,8 +88,8 @@ def check(
     if sys.stdin.isatty():
         people().print("Paste the key and press Enter:")
     # One byte more than the longest tells a longer one.
-    given = sys.stdin.readline(_LONGEST_KEY + 2).strip()
-    digest = sha256(given.encode()).hexdigest()
+    given = sys.stdin.buffer.readline(_LONGEST_KEY + 2).strip()
+    digest = sha256(given).hexdigest()
     now = datetime.now(UTC)
     found = [_told(tenant, key, now) for tenant, key in _keys(config, assignments) if key.sha256 == digest]
     if not found or len(given) > _LONGEST_KEY:
@@ -99,7 +99,7 @@ def check(
     if as_json:
         print_json(found[0])
         return
-    print_line(f"a key of the tenant {found[0]['tenant']}, {_ending(found[0])}{_called(found[0])}")
+    print_line(f"a key of the tenant {found[0]['tenant']}, {_ending(found[0])}")
 
 
 def _valid(kind: Any, value: str, complaint: str) -> Any:
@@ -130,10 +130,7 @@ def _told(tenant: str, key: "KeyConfig", now: datetime) -> dict[str, Any]:
 
 
 def _ending(key: dict[str, Any]) -> str:
+    called = "" if key["name"] is None else f", called {key['name']}"
     if key["expires"] is None:
-        return "does not expire"
-    return f"{'expired' if key['expired'] else 'expires'} {key['expires']}"
-
-
-def _called(key: dict[str, Any]) -> str:
-    return "" if key["name"] is None else f", called {key['name']}"
+        return f"does not expire{called}"
+    return f"{'expired' if key['expired'] else 'expires'} {key['expires']}{called}"

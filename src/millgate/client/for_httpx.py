@@ -13,7 +13,7 @@ from millgate.client.over_httpx import (
     GateCalls,
     HttpxFamily,
     WatchedStream,
-    inner_transport,
+    dressed,
     usual,
 )
 from millgate.client.session import HostSettings
@@ -29,7 +29,7 @@ class _AsyncStream(AsyncWatchedStream, httpx.AsyncByteStream):
     pass
 
 
-_FAMILY: Final = HttpxFamily(httpx.Response, httpx.RequestNotRead, httpx.PoolTimeout, _Stream, _AsyncStream)
+_FAMILY: Final = HttpxFamily(httpx, _Stream, _AsyncStream)
 
 
 class GateTransport(GateCalls, httpx.BaseTransport):
@@ -52,13 +52,9 @@ class AsyncGateTransport(AsyncGateCalls, httpx.AsyncBaseTransport):
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx.Client:
     """Return a client with the transport; `more` is what `httpx.Client` takes."""
-    more = {**_USUAL, **more}
-    inner = inner_transport(httpx.HTTPTransport, more)
-    return httpx.Client(transport=GateTransport(inner, settings), **more)
+    return httpx.Client(**dressed(GateTransport, httpx.HTTPTransport, _USUAL | more, settings))
 
 
 def async_client(settings: HostSettings | None = None, **more: Any) -> httpx.AsyncClient:
     """Return an asynchronous client with the transport; `more` is what `httpx.AsyncClient` takes."""
-    more = {**_USUAL, **more}
-    inner = inner_transport(httpx.AsyncHTTPTransport, more)
-    return httpx.AsyncClient(transport=AsyncGateTransport(inner, settings), **more)
+    return httpx.AsyncClient(**dressed(AsyncGateTransport, httpx.AsyncHTTPTransport, _USUAL | more, settings))

@@ -13,7 +13,7 @@ from millgate.client.over_httpx import (
     GateCalls,
     HttpxFamily,
     WatchedStream,
-    inner_transport,
+    dressed,
     usual,
 )
 from millgate.client.session import HostSettings
@@ -29,9 +29,7 @@ class _AsyncStream(AsyncWatchedStream, httpx2.AsyncByteStream):
     pass
 
 
-_FAMILY: Final = HttpxFamily(
-    httpx2.Response, httpx2.RequestNotRead, httpx2.PoolTimeout, _Stream, _AsyncStream
-)
+_FAMILY: Final = HttpxFamily(httpx2, _Stream, _AsyncStream)
 
 
 class Httpx2GateTransport(GateCalls, httpx2.BaseTransport):
@@ -54,13 +52,11 @@ class AsyncHttpx2GateTransport(AsyncGateCalls, httpx2.AsyncBaseTransport):
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:
     """Return a client with the transport; `more` is what `httpx2.Client` takes."""
-    more = {**_USUAL, **more}
-    inner = inner_transport(httpx2.HTTPTransport, more)
-    return httpx2.Client(transport=Httpx2GateTransport(inner, settings), **more)
+    return httpx2.Client(**dressed(Httpx2GateTransport, httpx2.HTTPTransport, _USUAL | more, settings))
 
 
 def async_client(settings: HostSettings | None = None, **more: Any) -> httpx2.AsyncClient:
     """Return an asynchronous client with the transport; `more` is what `httpx2.AsyncClient` takes."""
-    more = {**_USUAL, **more}
-    inner = inner_transport(httpx2.AsyncHTTPTransport, more)
-    return httpx2.AsyncClient(transport=AsyncHttpx2GateTransport(inner, settings), **more)
+    return httpx2.AsyncClient(
+        **dressed(AsyncHttpx2GateTransport, httpx2.AsyncHTTPTransport, _USUAL | more, settings)
+    )

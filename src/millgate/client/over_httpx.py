@@ -21,19 +21,18 @@ def usual(library: Any) -> dict[str, Any]:
     return {"timeout": library.Timeout(600.0, connect=5.0), "limits": limits, "follow_redirects": True}
 
 
-def inner_transport(kind: Callable[..., Any], more: dict[str, Any]) -> Any:
-    """Return the transport to wrap, by a client's arguments, which a client drops beside one of ours; a proxy it would ask past ours, so none is left."""
-    proxy, given = more.pop("proxy", None), more.pop("transport", None)
+def dressed(ours: Any, plain: Any, more: dict[str, Any], settings: HostSettings | None) -> dict[str, Any]:
+    """Return a client's arguments with our transport around the plain one, or `transport`; beside it a client drops some, and asks a proxy past it."""
+    proxy, inner = more.pop("proxy", None), more.pop("transport", None)
     names = more.keys() & {"verify", "cert", "trust_env", "http1", "http2", "limits"}
-    return given or kind(proxy=proxy, **{name: more[name] for name in names})
+    inner = inner or plain(proxy=proxy, **{name: more[name] for name in names})
+    return {**more, "transport": ours(inner, settings)}
 
 
 class HttpxFamily(NamedTuple):
-    """The classes of one library that a conversation needs: an answer, two errors, watched bodies."""
+    """One library, and what watches its bodies."""
 
-    response: Callable[..., Any]
-    not_read: type[Exception]
-    pool_timeout: type[Exception]
+    library: Any
     stream: Callable[[Any, Leaving | None], Any]
     async_stream: Callable[[Any, Leaving | None], Any]
 
@@ -92,13 +91,13 @@ class _GateCalls:
         self.sessions = HostSessions(settings)
 
     def _made_up(self) -> Any:
-        return self._family.response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
+        return self._family.library.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
 
     def _body(self, request: Any) -> bytes | None:
         """Return the body if it can be sent again, None for one that is read as it is sent."""
         try:
             body: bytes = request.content
-        except self._family.not_read:
+        except self._family.library.RequestNotRead:
             return None
         return body
 
@@ -108,7 +107,7 @@ class GateCalls(_GateCalls):
 
     def handle_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
         last, leaving = carry(session, request, self._body(request), self._inner.handle_request, late)
         response = self._made_up() if last is None else last
         response.stream = self._family.stream(response.stream, leaving)
@@ -124,7 +123,7 @@ class AsyncGateCalls(_GateCalls):
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self._family.pool_timeout
+        session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
         send = self._inner.handle_async_request
         last, leaving = await carry_async(session, request, self._body(request), send, late)
         response = self._made_up() if last is None else last

@@ -65,8 +65,7 @@ def carry(
     heard: ResponseHead | None = None
     try:
         while True:
-            step = conversation.send(heard)
-            heard = None
+            step, heard = conversation.send(heard), None
             if isinstance(step, SendRequest):
                 response = send(_dressed(request, step.headers))
                 heard = ResponseHead(response.status_code, response.headers)
@@ -97,8 +96,8 @@ async def carry_async(
     response: Any = None
     heard: ResponseHead | None = None
     try:
-        while (step := _next(conversation, heard)) is not None:
-            heard = None
+        while True:
+            step, heard = _next(conversation, heard), None
             if isinstance(step, Final_):
                 return _ending(step, response)
             if isinstance(step, SendRequest):
@@ -110,7 +109,6 @@ async def carry_async(
                 await asyncio.sleep(step.seconds)
             else:
                 await _stand_async(session, step, told, late)
-        raise AssertionError("a conversation ends with an answer")
     finally:
         conversation.close()
 

@@ -224,8 +224,12 @@ def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
                 known = ", ".join(sorted(lanes))
                 yield ("tenants", index, field), f"names no lane: {', '.join(strangers)} (there are {known})"
         for number, key in enumerate(tenant.keys):
-            if owners.setdefault(key.sha256, tenant.name) != tenant.name:
-                yield ("tenants", index, "keys", number), f"is a key of the tenant {owners[key.sha256]} too"
+            if key.sha256 in owners:
+                yield (
+                    ("tenants", index, "keys", number),
+                    f"is a key of the tenant {owners[key.sha256]} already",
+                )
+            owners[key.sha256] = tenant.name
 
 
 def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:

@@ -45,6 +45,7 @@ class AttemptLog:
         self, path: str, *, boot: str = "", first_lane: str = "", tenants: Iterable[str] = ()
     ) -> None:
         self._prefix = boot + "-"
+        self._tenants: dict[str, str] = {}
         self.adopt(first_lane, tenants)
         self._secret = os.urandom(32)
         self._core_second = -1
@@ -62,9 +63,10 @@ class AttemptLog:
         return self._writer.dropped
 
     def adopt(self, first_lane: str, tenants: Iterable[str]) -> None:
-        """Name by this lane what names none, and let these tenants' names stand in the file, from the next line on."""
+        """Name by this lane what names none, and let these tenants' names stand in the file, from the next line on; what runs of one that has left keeps its name."""
+        own = [name for name, written in self._tenants.items() if name == written]
         self._first_lane = first_lane
-        self._tenants = {name: name for name in tenants}
+        self._tenants = {name: name for name in (*tenants, *own[:_MOST_NAMES])}
 
     def add(
         self,

@@ -17,9 +17,10 @@ from millgate.core.events import (
     Tick,
 )
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.settings import EngineSettings, LaneSettings, QuotaLimit, QuotaRule, Settings
 from millgate.core.snapshot import EngineSnapshot
-from millgate.core.words import IgnoresHangups, Outcome, Stage
+from millgate.core.words import IgnoresHangups, Outcome, QuotaKind, Stage
+from millgate.wiring.governor import build_governor
 
 
 def _gate(ignores: IgnoresHangups = IgnoresHangups.AUTO, cap: int = 1) -> Governor:
@@ -305,3 +306,23 @@ def test_hangups_under_load_never_admit_above_what_the_engine_still_runs() -> No
 
     assert attempt > 200
     assert most == cap
+
+
+@pytest.mark.parametrize(
+    ("answers", "gone_at", "written"), [(1, 5.1, 50), (2, 5.1, 100), (1, 0.05, 0), (1, 60.0, 100)]
+)
+def test_a_client_that_leaves_before_a_whole_answer_has_used_what_its_engine_has_written(
+    answers: int, gone_at: float, written: int
+) -> None:
+    """None of it is seen, so it cost nothing: with a short timeout a tenant had all of an engine for its prompts."""
+    lane = LaneSettings("lane", ttft_slo_s=90.0, deadline_s=90.0)
+    engine = EngineSettings("engine", 2, prior=steady_prior(10.0))
+    rule = QuotaRule("day", QuotaLimit(QuotaKind.TPD, 1_000))
+    gate = build_governor(Settings((lane,), (engine,), quotas=(rule,)), 0.0)
+    gate.handle(Arrived(1, prompt_bytes=400, max_tokens=100, answers=answers, stream=False), 0.0)
+    gone = gate.handle(ClientGone(1), gone_at)[0]
+
+    assert isinstance(gone, Ended)
+    assert gone.output_tokens == pytest.approx(written, abs=1)
+    used = 1_000 * (1.0 - gate.snapshot(gone_at).quotas[0].left_share)
+    assert used == pytest.approx(gone.prompt_tokens + written, abs=3)

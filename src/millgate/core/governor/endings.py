@@ -25,7 +25,7 @@ from millgate.core.governor.failover import detour_after, try_again
 from millgate.core.governor.knowledge import Attempts, Engines, Knowledge
 from millgate.core.governor.promises import ELSEWHERE_HINT_S
 from millgate.core.governor.ranks import rank_anew
-from millgate.core.governor.watch import answered, grew, has_fresh_gauge
+from millgate.core.governor.watch import answered, grew, has_fresh_gauge, output_so_far
 from millgate.core.lifecycle import State
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.sizing.output_length import OutputLength
@@ -213,12 +213,22 @@ def client_gone(
     if attempt.state is State.QUEUED:
         leave_queue(attempts, allowances, attempt, now)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
+    _foresee_unseen(attempt, now)
     ended = _end(attempts.engines, totals, attempt, Outcome.CLIENT_GONE, now, stage)
     _begin_departure(attempts, attempt, now)
     if attempt.reading is not None:
         legs.part_with(attempts.engines, attempt, now)
         attempt.was_read()
     return ended
+
+
+def _foresee_unseen(attempt: Attempt, now: float) -> None:
+    """Count what an engine is believed to have written of a whole answer: clients that always leave before its end would have it for nothing."""
+    permit, request = permit_of(attempt)[0], attempt.request
+    is_seen = request.arrival.stream or permit.first_token_at is not None
+    if not is_seen and not permit.is_elsewhere and not is_only_read(request.arrival):
+        most = max(0, request.kv_tokens - request.prompt_tokens)
+        permit.answered(min(most, permit.answers * output_so_far(attempt, now)))
 
 
 def cancel_running(attempts: Attempts, totals: Totals, now: float) -> list[Decision]:
@@ -312,7 +322,8 @@ def _departure_s(attempt: Attempt, permit: Permit, engine: Engine, now: float) -
         return engine.hangups.lag.mean
     if not engine.hangups.ignored and not has_fresh_gauge(engine, now):
         return engine.hangups.lag.mean
-    remaining = max(1, attempt.request.kv_tokens - attempt.request.prompt_tokens - permit.output_seen)
+    seen = permit.output_seen if streamed else 0
+    remaining = max(1, attempt.request.kv_tokens - attempt.request.prompt_tokens - seen)
     remaining = -(-remaining // permit.answers)
     prefill_s = permit.expected_ttft_s if permit.first_token_at is None else 0.0
     rest_s = prefill_s + remaining * engine.service.tpot_s(engine.gate.stream_limit)

@@ -73,7 +73,7 @@ def look_at_first(attempts: Attempts, lengths: OutputLength, now: float) -> None
         for each in attempts.by_number.values()
         if each.engine is not None and each.state is not State.DEPARTING
     ]
-    lengths.look([(model, lane, bound, _output_so_far(each, now)) for each, model, lane, bound in running])
+    lengths.look([(model, lane, bound, output_so_far(each, now)) for each, model, lane, bound in running])
     for each, model, lane, bound in running:
         if lengths.follows_bound(model, lane, bound):
             _foresee_anew(attempts.engines, lengths, each)
@@ -97,7 +97,7 @@ def _foresee_anew(engines: Engines, lengths: OutputLength, attempt: Attempt) -> 
     engines.note(permit, engine)
 
 
-def _output_so_far(attempt: Attempt, now: float) -> int:
+def output_so_far(attempt: Attempt, now: float) -> int:
     """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace."""
     engine, permit, arrival = attempt.engine, attempt.permit, attempt.request.arrival
     if arrival.stream or engine is None or permit is None:

@@ -7,6 +7,17 @@ import numpy as np
 from millgate.sim.laws import Law, Numbers
 
 
+def uniform(low: float, high: float) -> Law:
+    """Anything between two bounds alike."""
+    mean = (low + high) / 2
+    return Law(
+        "uniform",
+        mean,
+        (high - low) ** 2 / 12 / mean**2 if mean else 0.0,
+        lambda dice, count: dice.uniform(low, high, count),
+    )
+
+
 def hyperexponential(mean: float, cv2: float) -> Law:
     """Two exponentials with balanced means: the plainest law with a squared variation above 1."""
     share = (1.0 + sqrt((cv2 - 1.0) / (cv2 + 1.0))) / 2.0

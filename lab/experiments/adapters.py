@@ -7,13 +7,14 @@ from typing import Final
 
 from lab.engines.adapted import populate
 from lab.knobs import with_knobs
+from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
-from millgate.sim.laws import constant, uniform
+from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams

@@ -19,12 +19,13 @@ from lab.agents.renumbering import renumbered
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
 from lab.bounds.shared_cache import SharedCache
 from lab.knobs import with_knobs
+from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
-from millgate.sim.laws import constant, uniform
+from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams

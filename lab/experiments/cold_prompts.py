@@ -14,6 +14,7 @@ from typing import Final
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
 from lab.knobs import with_knobs
+from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
@@ -21,7 +22,7 @@ from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
 from millgate.sim.fleet import uniform_fleet
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
-from millgate.sim.laws import constant, uniform
+from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams

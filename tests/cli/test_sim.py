@@ -1,11 +1,14 @@
 """The simulator's commands: one line of JSON, plain errors, exit codes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from millgate.cli.exits import CommandError
 from millgate.cli.main import main
+from millgate.cli.sim import in_parallel
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
@@ -54,7 +57,9 @@ def test_a_replay_tells_what_came_of_it_and_how_fast(capsys: pytest.CaptureFixtu
 def test_an_experiment_file_runs_in_processes_and_writes_its_report(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "gate.yaml").write_text('engines: [{name: a, url: "http://127.0.0.1:1", max_inflight: 8}]\n')
+    (tmp_path / "gate.yaml").write_text(
+        'engines: [{name: a, url: "http://127.0.0.1:1", max_inflight: 8, profile: demo}]\n'
+    )
     sim = tmp_path / "sim.yaml"
     sim.write_text("sim: {gate: gate.yaml, rates: [2], lasts: 8s, warm_up: 1s, policies: [gate], seeds: 2}\n")
     page = tmp_path / "report.html"
@@ -122,7 +127,9 @@ def test_a_bad_line_in_the_midst_of_a_trace_ends_an_experiment_in_processes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error could not be built anew from another process, and the command stood still for good."""
-    (tmp_path / "gate.yaml").write_text("engines: [{name: a, url: 'http://127.0.0.1:1', max_inflight: 4}]")
+    (tmp_path / "gate.yaml").write_text(
+        "engines: [{name: a, url: 'http://127.0.0.1:1', max_inflight: 4, profile: demo}]"
+    )
     (tmp_path / "t.csv").write_text(AZURE + "2023-11-16 18:00:00.0,9,9\n2023-11-16 18:00:01.0,9\n")
     experiment = tmp_path / "e.yaml"
     experiment.write_text("sim: {gate: gate.yaml, trace: t.csv, warm_up: 0s}")
@@ -142,3 +149,9 @@ def test_requests_that_come_all_at_once_are_counted_by_the_time_until_the_last_a
     told = json.loads(capsys.readouterr().out)
     assert told["duration_s"] == told["total_s"]["most"] > 0.1
     assert told["goodput_per_s"] == 3 / told["duration_s"]
+
+
+def test_a_process_that_is_killed_ends_the_command() -> None:
+    """The others waited for its result for good, as where the kernel had no memory left for it."""
+    with pytest.raises(CommandError, match="was killed, perhaps for want of memory"):
+        in_parallel(os._exit, [(9,), (9,), (9,)], "dying", 2)

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from lab.laws import clipped, erlang, hyperexponential
+from lab.laws import clipped, erlang, hyperexponential, uniform
 
 from millgate.sim.laws import Law, exponential
 
-LAWS = [erlang(2.0, 4), hyperexponential(2.0, 4.0), clipped(exponential(2.0), 5.0)]
+LAWS = [uniform(1.0, 3.0), erlang(2.0, 4), hyperexponential(2.0, 4.0), clipped(exponential(2.0), 5.0)]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)

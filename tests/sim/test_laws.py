@@ -9,7 +9,6 @@ from millgate.sim.traces.synthetic import LENGTHS
 
 LAWS = [
     laws.constant(3.0),
-    laws.uniform(1.0, 3.0),
     laws.exponential(2.0),
     laws.gamma(2.0, 4.0),
     laws.lognormal(2.0, 1.72),

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
@@ -31,7 +33,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one line of JSON
 SeedsOption = Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds.", show_default="its own")]
 HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained report.")]
 SvgOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture alone.")]
-ProcessesOption = Annotated[int | None, typer.Option(help="Processes.", show_default="all processors")]
+ProcessesOption = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="all processors")]
 
 
 @sim_app.command()
@@ -296,22 +298,26 @@ def in_parallel(
     from rich.progress import Progress
 
     count = min(processes or os.cpu_count() or 1, len(tasks))
-    results: list[Any] = [None] * len(tasks)
     with Progress(console=people(), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task(title, total=len(tasks))
         if count <= 1:
-            for place, task in enumerate(tasks):
-                results[place] = function(*task)
+            results = []
+            for task in tasks:
+                results.append(function(*task))
                 progress.advance(bar)
             return results
-        with multiprocessing.get_context("spawn").Pool(count) as pool:
-            work = [(function, place, task) for place, task in enumerate(tasks)]
-            for place, result in pool.imap_unordered(_do, work):
-                results[place] = result
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"))
+        futures = [pool.submit(function, *task) for task in tasks]
+        try:
+            for future in as_completed(futures):
+                future.result()
                 progress.advance(bar)
-    return results
-
-
-def _do(work: tuple[Callable[..., Result], int, tuple[Any, ...]]) -> tuple[int, Result]:
-    function, place, task = work
-    return place, function(*task)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            if isinstance(error, BrokenProcessPool):
+                died = "one of the processes was killed, perhaps for want of memory: try fewer --processes"
+                raise CommandError(died, ExitCode.FAILURE) from None
+            raise
+        return [future.result() for future in futures]

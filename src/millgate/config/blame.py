@@ -29,7 +29,9 @@ _SHAPES = {
 _SECRET_WORDS = ("token", "secret", "password", "api_key", "apikey", "authorization")
 
 
-def explain(error: ValidationError, places: Mapping[SettingPath, ValueOrigin]) -> list[Problem]:
+def explain(
+    error: ValidationError, places: Mapping[SettingPath, ValueOrigin], root: type[BaseModel] = Config
+) -> list[Problem]:
     """Return one problem for each finding, at the nearest place that is known; one value for many items is told once."""
     details = error.errors(include_url=False)
     located = [tuple(detail["loc"]) for detail in details]
@@ -38,16 +40,16 @@ def explain(error: ValidationError, places: Mapping[SettingPath, ValueOrigin]) -
         # A list is called too short when its items were refused: the items' own problems say more.
         inner = any(len(other) > len(path) and other[: len(path)] == path for other in located)
         if not (detail["type"] == "too_short" and inner):
-            problems.append(Problem(_nearest_place(path, places), path, _message(detail, path)))
+            problems.append(Problem(_nearest_place(path, places), path, _message(detail, path, root)))
     told: dict[object, Problem] = {}
     for each in problems:
         told.setdefault((each.place, each.path[-1:] if each.place else each.path, each.message), each)
     return sorted(told.values(), key=_reading_order)
 
 
-def section_of(path: SettingPath) -> type[BaseModel] | None:
+def section_of(path: SettingPath, root: type[BaseModel] = Config) -> type[BaseModel] | None:
     """Return the section whose keys the last part of `path` chooses from, None outside the schema."""
-    section: type[BaseModel] | None = Config
+    section: type[BaseModel] | None = root
     for part in path[:-1]:
         if isinstance(part, str):
             field = section.model_fields.get(part) if section else None
@@ -55,9 +57,9 @@ def section_of(path: SettingPath) -> type[BaseModel] | None:
     return section
 
 
-def field_of(path: SettingPath) -> FieldInfo | None:
+def field_of(path: SettingPath, root: type[BaseModel] = Config) -> FieldInfo | None:
     """Return the declaration of the setting at `path`, None where there is none."""
-    section = section_of(path) if path else None
+    section = section_of(path, root) if path else None
     return section.model_fields.get(str(path[-1])) if section else None
 
 
@@ -115,15 +117,15 @@ def _reading_order(problem: Problem) -> tuple[str, int, int]:
     return place.source, place.line or 0, place.column or 0
 
 
-def _message(detail: ErrorDetails, path: SettingPath) -> str:
+def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "missing":
         return _missing(path)
     if kind == "extra_forbidden":
-        return _unknown_key(path)
+        return _unknown_key(path, root)
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"{words} {_amount(context[name], path)}, not {units.shown(detail['input'])}"
+        return f"{words} {_amount(context[name], path, root)}, not {units.shown(detail['input'])}"
     if kind == "literal_error":
         return f"must be one of {context['expected']}, not {units.shown(detail['input'])}{_near(detail['input'], context['expected'])}"
     if kind == "string_pattern_mismatch":
@@ -142,8 +144,8 @@ def _missing(path: SettingPath) -> str:
     return "is missing"
 
 
-def _unknown_key(path: SettingPath) -> str:
-    key, section = str(path[-1]), section_of(path)
+def _unknown_key(path: SettingPath, root: type[BaseModel]) -> str:
+    key, section = str(path[-1]), section_of(path, root)
     known = list(section.model_fields) if section else []
     near = difflib.get_close_matches(key, known, n=1)
     if near:
@@ -163,8 +165,8 @@ def _near(given: object, expected: str) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _amount(bound: float, path: SettingPath) -> str:
-    field = field_of(path)
+def _amount(bound: float, path: SettingPath, root: type[BaseModel]) -> str:
+    field = field_of(path, root)
     if field and is_duration(field):
         return units.format_duration(float(bound))
     if field and is_size(field):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from millgate.config.schema import Config
+from millgate.config.schema import Config, EngineConfig
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import KvTransfer
 from millgate.engine.profile import EngineProfile, find_profile, scaled
@@ -13,11 +13,12 @@ from millgate.sim.engines.troubles import EngineTrouble, schedule
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS
 from millgate.sim.randomness import Streams
 from millgate.sim.world import World
-from millgate.wiring.chosen import EngineFacts
+from millgate.wiring.chosen import MEAN_TOKENS_PER_REQUEST, MOST_INFLIGHT, EngineFacts
 from millgate.wiring.settings import build_settings
 
 # vLLM lets go of an aborted request within 0.3 s; half of that is a usual time.
 USUAL_ABORT_LAG_S = 0.15
+_STEP_TOKENS = 8_192  # vLLM's `max_num_batched_tokens` on a server's GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +93,29 @@ def _followed(settings: Settings) -> frozenset[str]:
     )
 
 
-def configured_fleet(config: Config, default_profile: str) -> SimulatedFleet:
+def configured_fleet(config: Config, default_profile: str, *, prefix_caching: bool = False) -> SimulatedFleet:
     """Return the fleet of a gateway's configuration: the settings that `millgate serve` would run with.
 
-    Engines tell their KV tokens as real ones do; one without a profile of its own gets the default.
+    Engines tell their KV tokens as real ones do; one without a profile of its own has the speed of its `prior`, else the default.
     """
-    profiles = {
-        engine.name: scaled(find_profile(engine.profile or default_profile), engine.time_scale)
-        for engine in config.engines
-    }
+    profiles = {engine.name: _stands_behind(engine, default_profile) for engine in config.engines}
     facts = {name: EngineFacts(kv_tokens=profile.kv_tokens) for name, profile in profiles.items()}
-    return SimulatedFleet(build_settings(config, facts).settings, profiles)
+    return SimulatedFleet(build_settings(config, facts).settings, profiles, prefix_caching)
+
+
+def _stands_behind(engine: EngineConfig, default_profile: str) -> EngineProfile:
+    """Return an engine of its profile, or one as fast as its `prior` says with the memory and the batch that its limits name.
+
+    A prompt alone waits for no step, so half of one is taken off. Unknown memory holds as many usual requests as may run.
+    """
+    prior, most = engine.prior, engine.max_inflight or MOST_INFLIGHT
+    if engine.profile or prior is None:
+        return scaled(find_profile(engine.profile or default_profile), engine.time_scale)
+    step_ms, base_ms, token_ms = 1e3 * prior.tpot_base, 1e3 * prior.ttft_base, 1e3 * prior.ttft_per_token
+    prefill = (0.0, max(0.0, base_ms - step_ms / 2), token_ms, 0.0)
+    decode = (step_ms, 1e3 * prior.tpot_per_stream, 0.0, 0.0)
+    kv_tokens = engine.kv_tokens or MEAN_TOKENS_PER_REQUEST * most
+    return EngineProfile(engine.name, "prior", *prefill, *decode, kv_tokens, most, _STEP_TOKENS)
 
 
 def uniform_fleet(

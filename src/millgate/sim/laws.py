@@ -37,17 +37,6 @@ def exponential(mean: float) -> Law:
     return Law("exponential", mean, 1.0, lambda dice, count: dice.exponential(mean, count))
 
 
-def uniform(low: float, high: float) -> Law:
-    """Anything between two bounds alike."""
-    mean = (low + high) / 2
-    return Law(
-        "uniform",
-        mean,
-        (high - low) ** 2 / 12 / mean**2 if mean else 0.0,
-        lambda dice, count: dice.uniform(low, high, count),
-    )
-
-
 def gamma(mean: float, cv2: float) -> Law:
     """Gamma: squared variation below 1 is steadier than memoryless, above 1 burstier."""
     return Law("gamma", mean, cv2, lambda dice, count: dice.gamma(1.0 / cv2, mean * cv2, count))

@@ -8,6 +8,7 @@ import pytest
 from lab.agents.session_users import AFTER_GIVING_UP_S, Agents, agent_retries
 from lab.books import unread_books
 from lab.interpreted import is_compiled
+from lab.laws import uniform
 
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
@@ -16,7 +17,7 @@ from millgate.sim.clients.retry_behaviour import NEVER
 from millgate.sim.engines.contract import EngineTotals
 from millgate.sim.fleet import uniform_fleet
 from millgate.sim.jobs import Job
-from millgate.sim.laws import constant, uniform
+from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams

@@ -5,7 +5,7 @@ import pytest
 from millgate.core.decisions import Yield
 from millgate.core.words import Reason
 from millgate.sim.clients.retry_behaviour import NEVER, Honouring, Refreshing, RetryBehaviour, Sdk
-from millgate.sim.laws import constant, uniform
+from millgate.sim.laws import constant
 from millgate.sim.randomness import Draws, Streams
 
 
@@ -59,7 +59,7 @@ def test_people_press_refresh_by_chance_and_not_for_ever() -> None:
 
 @pytest.mark.parametrize("retry_behaviour", [NEVER, Sdk(), Refreshing(1.0), Honouring(), Refreshing()])
 def test_nobody_comes_back_before_now(retry_behaviour: RetryBehaviour) -> None:
-    draws = Streams(2).draws("dice", uniform(0.0, 1.0).sample)
+    draws = Streams(2).draws("dice", lambda dice, count: dice.random(count))
     pauses = [retry_behaviour.after_failure(1, draws) for _ in range(100)]
 
     assert all(pause is None or pause >= 0.0 for pause in pauses)

@@ -68,6 +68,8 @@ def test_a_file_runs_its_policies_at_its_rates(tmp_path: Path) -> None:
     [
         ("sim: {gate: gate.yaml, policies: [magic]}", "'magic' is not one of no gate"),
         ("sim: {gate: gate.yaml, warp: 9}", "warp"),
+        ("sim: {gate: gate.yaml, rate: [9]}", "sim.rate: is not a setting; did you mean `rates`?"),
+        ("gate: gate.yaml", "gate: is not a setting; known here: sim"),
         ("sim: {gate: other.yaml}", "other.yaml"),
         (
             "sim: {gate: gate.yaml, trace: nothing.csv}",
@@ -93,6 +95,51 @@ def test_a_file_runs_its_policies_at_its_rates(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path, sim: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         read_experiment(written(tmp_path, sim))
+
+
+def test_an_engine_without_a_profile_has_the_speed_of_its_prior(tmp_path: Path) -> None:
+    """It was simulated as the `demo` engine, whatever the gate's file said of it."""
+    path = written(tmp_path)
+    prior = "prior: {ttft_base: 30ms, ttft_per_token: 50us, tpot_base: 20ms, tpot_per_stream: 1ms}"
+    engine = f'{{name: a, url: "http://127.0.0.1:8000", max_inflight: 8, {prior}}}'
+    (tmp_path / "gate.yaml").write_text(f"engines: [{engine}]\n")
+    (tmp_path / "t.csv").write_text("req_time_s,client,prompt_len,output_len\n0,7,1000,101\n")
+    path.write_text("sim: {gate: gate.yaml, trace: t.csv, warm_up: 0s, policies: [gate]}")
+    profile = read_experiment(path).fleet.profiles["a"]
+    metrics = metrics_of(path)
+
+    assert (profile.kv_tokens, profile.max_num_seqs) == (16_000, 8)
+    assert metrics["ttft_mean_s"] == pytest.approx(0.070, rel=0.02)
+    assert metrics["tpot_mean_s"] == pytest.approx(0.021, rel=0.02)
+
+
+def test_an_engine_of_which_no_speed_is_known_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path, "sim: {gate: gate.yaml}")
+    (tmp_path / "gate.yaml").write_text('engines: [{name: a, url: "http://127.0.0.1:8000"}]\n')
+
+    with pytest.raises(ConfigError, match=r"sim.gate: a has no `profile` and no `prior`"):
+        read_experiment(path)
+
+
+def test_engines_keep_prefixes_where_the_file_says_so(tmp_path: Path) -> None:
+    """Recorded prefixes were found in no engine, and no setting changed that."""
+    line = '{"timestamp": 0, "input_length": 2000, "output_length": 9, "hash_ids": [1, 2, 3]}\n'
+    (tmp_path / "m.jsonl").write_text(line + line.replace('"timestamp": 0', '"timestamp": 9000'))
+    sim = (
+        "sim: {gate: gate.yaml, trace: m.jsonl, warm_up: 0s, policies: [gate], engines: {prefix_caching: %s}}"
+    )
+
+    assert metrics_of(written(tmp_path, sim % "no"))["hit_share"] == 0.0
+    assert metrics_of(written(tmp_path, sim % "yes"))["hit_share"] > 0.3
+
+
+def test_a_request_that_names_no_model_asks_for_the_first_one(tmp_path: Path) -> None:
+    """Engines with `models` refused every request of a trace."""
+    path = written(tmp_path, "sim: {gate: gate.yaml, rates: [5], lasts: 5s, warm_up: 0s, policies: [gate]}")
+    gate = GATE.replace("max_inflight: 32}", "max_inflight: 32, models: [llama]}")
+    (tmp_path / "gate.yaml").write_text(gate)
+
+    assert metrics_of(path)["good_share"] == 1.0
 
 
 def metrics_of(path: Path, arm: int = 0) -> Mapping[str, float]:

@@ -32,5 +32,3 @@ def test_traces_are_shaped_without_being_queued() -> None:
 
     assert [job.at_s for job in sources.faster(three, 2.0)] == [0.0, 0.5, 1.5]
     assert [job.at_s for job in sources.between(three, 1.0, 3.0)] == [0.0]
-    with pytest.raises(ValueError, match="factor"):
-        sources.faster(three, 0.0)

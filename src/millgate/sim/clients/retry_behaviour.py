@@ -60,21 +60,13 @@ NEVER: Final = Sdk(retries=0, labels=False)
 """Takes the first answer for the last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Honouring:
-    """Comes back exactly when told, as often as it is told, and stays away when that is said to be useless."""
-
-    failures: int = 2
-    labels: bool = True
+class Honouring(Sdk):
+    """Comes back exactly when told, as often as it is told, and stays away when that is said to be useless; after a failure as an SDK does."""
 
     def after_yield(self, decision: Yield, attempts: int, dice: Draws) -> float | None:
         """Return the hint, or give up when told so."""
         del attempts, dice
         return decision.retry_after_s if decision.retry else None
-
-    def after_failure(self, attempts: int, dice: Draws) -> float | None:
-        """Back off like an SDK."""
-        return Sdk(self.failures).after_failure(attempts, dice)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ from millgate.sim.traces.synthetic import LENGTHS
 from millgate.sim.traces.tables import TraceError
 from millgate.sim.world import World
 
-# Squared, of the patience of users: a standard deviation of half its mean.
-_PATIENCE_VARIATION = 0.25
+_PATIENCE_VARIATION = 0.25  # squared: a standard deviation of half its mean
 _RETRY_BEHAVIOURS: dict[str, RetryBehaviour] = {
     "none": NEVER,
     "sdk": Sdk(),
@@ -61,18 +60,17 @@ class ClientsSpec(Section):
     def manners(self) -> Manners:
         """Build the users' manners."""
         patience = None if self.patience is None else lognormal(self.patience, _PATIENCE_VARIATION)
-        return Manners(
-            patience,
-            _RETRY_BEHAVIOURS[self.retry_behaviour],
-            self.stop_share,
-            exponential(self.stops_reading),
-        )
+        retries, stops = _RETRY_BEHAVIOURS[self.retry_behaviour], exponential(self.stops_reading)
+        return Manners(patience, retries, self.stop_share, stops)
 
 
 class EnginesSpec(Section):
     """How the engines behave, beyond the speed that their profiles give."""
 
-    profile: str = Field(default=DEFAULT_PROFILE, description="For engines of the gate's file without one.")
+    profile: str | None = Field(
+        default=None, description="For engines that name no speed in the gate's file."
+    )
+    prefix_caching: YesOrNo = Field(default="no", description="`yes`: they keep what prompts have in common.")
     abort_lag: Duration = Field(default=USUAL_ABORT_LAG_S, ge=0, description="Work after a hang-up.")
     ignores_hangups: YesOrNo = Field(default="no", description="`yes`: works on to the end in vain.")
     telemetry_delay: Duration = Field(default=0.0, ge=0, description="Age of the gauges when read.")
@@ -118,7 +116,7 @@ class Prepared:
 
     spec: SimSpec
     fleet: SimulatedFleet
-    folder: Path
+    trace: str
 
 
 def read_experiment(path: Path) -> Prepared:
@@ -131,22 +129,28 @@ def read_experiment(path: Path) -> Prepared:
     try:
         spec = _File.model_validate(document.data).sim
     except ValidationError as error:
-        raise ConfigError(*explain(error, document.places)) from None
+        raise ConfigError(*explain(error, document.places, _File)) from None
     gate = load_config(path.parent / spec.gate).config
     for name, problem in _problems(spec, gate, path.parent):
         raise ConfigError(Problem(document.places.get(("sim", name)), ("sim", name), problem))
-    return Prepared(spec, configured_fleet(gate, spec.engines.profile), path.parent)
+    fleet = configured_fleet(
+        gate, spec.engines.profile or DEFAULT_PROFILE, prefix_caching=spec.engines.prefix_caching == "yes"
+    )
+    return Prepared(spec, fleet, _trace(spec, path.parent))
 
 
 def _problems(spec: SimSpec, gate: Config, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield what no type says of an experiment: the setting, and what is wrong with it."""
     engines = [engine.name for engine in gate.engines]
-    profiles = [spec.engines.profile, *(engine.profile for engine in gate.engines if engine.profile)]
+    named = [spec.engines.profile, *(engine.profile for engine in gate.engines)]
+    for engine in gate.engines:
+        if not (spec.engines.profile or engine.profile or engine.prior):
+            yield "gate", f"{engine.name} has no `profile` and no `prior`: name one in `sim.engines.profile`"
     metrics = _metrics(Recorder((LaneSettings("any"),)).summary(EngineTotals(0, 0, 0)))
     for name, given, known in (
         ("policies", spec.policies, POLICIES),
         ("troubles", [trouble.engine for trouble in spec.troubles], engines),
-        ("engines", profiles, load_profiles()),
+        ("engines", [each for each in named if each], load_profiles()),
         ("metric", [spec.metric], metrics),
     ):
         yield from (
@@ -168,7 +172,7 @@ def _problems(spec: SimSpec, gate: Config, folder: Path) -> Iterator[tuple[str, 
 def file_experiment(path: Path) -> Experiment:
     """Return the experiment that a file describes."""
     prepared = read_experiment(path)
-    spec, trace = prepared.spec, _trace(prepared.spec, prepared.folder)
+    spec, trace = prepared.spec, prepared.trace
     return Experiment(
         name=spec.name,
         question=spec.question,
@@ -196,10 +200,12 @@ def _trace(spec: SimSpec, folder: Path) -> str:
 
 
 def _jobs(prepared: Prepared, rate: float, streams: Streams) -> Iterator[Job]:
-    spec = prepared.spec
-    trace = _trace(spec, prepared.folder)
+    spec, trace = prepared.spec, prepared.trace
     jobs = open_trace(trace, streams, rate, spec.lasts)
     jobs = between(faster(jobs, rate) if has_its_own_times(trace) else jobs, 0.0, spec.lasts)
+    # Engines that serve named models refuse a request for none.
+    model = next((name for engine in prepared.fleet.settings.engines for name in engine.models), "")
+    jobs = (job if job.adapter else job._replace(adapter=model) for job in jobs) if model else jobs
     return within_lanes(jobs, prepared.fleet.settings.lanes, trace)
 
 

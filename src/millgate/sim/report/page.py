@@ -1,9 +1,8 @@
 """An experiment as one HTML file: the question, the picture, the numbers; no network needed to read it."""
 
-from collections.abc import Mapping
 from html import escape
 
-from millgate.sim.experiments.contract import Estimate, ExperimentResult, SeriesPoint
+from millgate.sim.experiments.contract import ExperimentResult, SeriesPoint
 from millgate.sim.report.drawing import drawing
 
 _STYLE = (
@@ -33,9 +32,6 @@ def _table(answer: ExperimentResult) -> str:
 
 def _row(place: SeriesPoint, names: list[str]) -> str:
     cells = [f"<td>{escape(place.series)}</td><td>{place.x:g}</td>"]
-    cells += [f"<td>{_number(place.metrics, name)}</td>" for name in names]
+    told = {name: f"{each.mean:.4g}" for name, each in place.metrics.items()}
+    cells += [f"<td>{told.get(name, '')}</td>" for name in names]
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def _number(metrics: Mapping[str, Estimate], name: str) -> str:
-    return f"{metrics[name].mean:.4g}" if name in metrics else ""

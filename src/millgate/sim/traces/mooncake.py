@@ -46,6 +46,7 @@ class _Line(msgspec.Struct):
     hash_ids: tuple[int, ...] = ()
     tenant: str = ""
     lane: str | None = None
+    model: str = ""
     max_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
 
@@ -54,4 +55,4 @@ def _lines(path: Path) -> Iterator[tuple[int, Job]]:
         prompt, output = max(1, line.input_length), max(1, line.output_length)
         named = (line.tenant, line.lane, line.max_tokens)
         ids = line.hash_ids[: line.input_length // PREFIX_UNIT_TOKENS]
-        yield number, Job(line.timestamp / 1e3, prompt, output, *named, prefix_ids=ids)
+        yield number, Job(line.timestamp / 1e3, prompt, output, *named, prefix_ids=ids, adapter=line.model)

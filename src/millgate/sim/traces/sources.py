@@ -7,7 +7,7 @@ from millgate.core.settings import LaneSettings
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.mooncake import read_mooncake
-from millgate.sim.traces.sessions import AgentSession, as_recorded, read_sessions
+from millgate.sim.traces.sessions import as_recorded, read_sessions
 from millgate.sim.traces.synthetic import LENGTHS, jobs, steady
 from millgate.sim.traces.tables import TraceError, read_table
 
@@ -28,7 +28,7 @@ def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -
         raise ValueError(f"trace: {name!r} is neither a file nor one of {', '.join(LENGTHS)}")
     head = _head(path)
     if _OF_SESSIONS in head:
-        return _begun(read_sessions(path), path, streams, rate_per_s)
+        return _begun(path, streams, rate_per_s)
     if path.suffix == ".jsonl" or head.lstrip(b"\xef\xbb\xbf").startswith(b"{"):
         return read_mooncake(path, streams)
     return read_table(path)
@@ -47,11 +47,9 @@ def _head(path: Path) -> bytes:
         raise ValueError(f"trace: {path} cannot be read: {error.strerror}") from None
 
 
-def _begun(
-    sessions: Iterable[AgentSession], path: Path, streams: Streams, rate_per_s: float
-) -> Iterator[Job]:
+def _begun(path: Path, streams: Streams, rate_per_s: float) -> Iterator[Job]:
     """Yield the turns of all sessions, as many in a second as were asked for."""
-    recorded = [session for session in sessions if session.turns]
+    recorded = [session for session in read_sessions(path) if session.turns]
     turns = sum(len(session.turns) for session in recorded)
     if not turns:
         raise TraceError(path, 1, "there is no request")
@@ -70,8 +68,6 @@ def within_lanes(jobs: Iterable[Job], lanes: Sequence[LaneSettings], name: str) 
 
 def faster(jobs: Iterable[Job], factor: float) -> Iterator[Job]:
     """Yield the same jobs with every gap divided by `factor`."""
-    if not factor > 0.0:
-        raise ValueError(f"factor: must be above 0, got {factor}")
     return (job._replace(at_s=job.at_s / factor) for job in jobs)
 
 

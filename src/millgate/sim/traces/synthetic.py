@@ -9,7 +9,7 @@ from math import inf
 from types import MappingProxyType
 
 from millgate.sim.jobs import Job
-from millgate.sim.laws import Law, constant, exponential, gamma, lognormal, quantiles, uniform
+from millgate.sim.laws import Law, constant, exponential, gamma, lognormal, quantiles
 from millgate.sim.randomness import Streams
 
 
@@ -69,7 +69,7 @@ def jobs(
     """Yield a job for each arrival before `until_s`, its lengths drawn, its tenant in turn by lot."""
     prompt = streams.draws("prompt tokens", lengths.prompt.sample, number)
     output = streams.draws("output tokens", lengths.output.sample, number)
-    lots = streams.draws("tenants", uniform(0.0, tenants).sample, number)
+    lots = streams.draws("tenants", lambda dice, count: dice.uniform(0.0, tenants, count), number)
     for at_s in times:
         if at_s >= until_s:
             return

@@ -5,7 +5,7 @@
 - The trace of 27 clients, `req_time_s,client,prompt_len,output_len`: Ying1123/VTC-artifact, Apache-2.0 (Sheng et al.,
   Fairness in Serving Large Language Models, OSDI 2024).
 
-Columns may stand in any order and beside others. `tenant`, `lane` and `max_tokens` are read where a file has them.
+Columns may stand in any order and beside others. `tenant`, `lane`, `model` and `max_tokens` are read where a file has them.
 """
 
 import csv
@@ -105,7 +105,8 @@ def _job(at_s: float, row: Mapping[str, str], names: tuple[str, ...], path: Path
     if not tenant and names is _CLIENTS27:
         tenant = f"client-{row['client']}"
     bound = max(1, _count_of(most, path, line)) if most else None
-    return Job(at_s, prompt, output, tenant, row.get("lane") or None, bound)
+    lane, model = row.get("lane") or None, row.get("model", "")
+    return Job(at_s, prompt, output, tenant, lane, bound, adapter=model)
 
 
 def _count_of(text: str, path: Path, line: int) -> int:

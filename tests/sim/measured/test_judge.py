@@ -72,6 +72,15 @@ def test_a_perfect_replay_has_no_error(shared_data: Callable[[str], Path]) -> No
     assert (errors.ttft, errors.tpot, errors.e2e, errors.makespan) == (0.0, 0.0, 0.0, 0.0)
 
 
+def test_a_run_of_one_request_has_no_second_half(tmp_path: Path) -> None:
+    """It was a division by zero."""
+    times = '"queued_ts": 1.0, "first_token_ts": 2.0, "last_token_ts": 3.0'
+    (tmp_path / "x__requests.jsonl").write_text(f'{{"input_toks": 10, "output_toks": 5, {times}}}')
+
+    with pytest.raises(MeasuredError, match="holds 1 request; its two halves need one each"):
+        read_run(tmp_path)
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MeasuredError, match=r"__requests\.jsonl"):
         read_run(tmp_path)

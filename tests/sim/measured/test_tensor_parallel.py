@@ -253,6 +253,7 @@ def test_experts_are_refused_in_words(shared_data: Data, tmp_path: Path) -> None
         ({"output_toks": 0}, "at least 1 each"),
         ({"first_token_ts": 0.5}, "not in this order"),
         ({"last_token_ts": None}, "not a request"),
+        ({"last_token_ts": float("inf")}, "or no times"),
     ],
 )
 def test_a_request_that_cannot_be_is_named_with_its_line(

@@ -34,8 +34,8 @@ def read_requests(path: Path) -> tuple[tuple[Served, ...], int]:
                 edges.append((rows[-1].last_token_s, -1))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise MeasuredError(f"{path.name}:{number}: not a request: {error}") from None
-    if not rows:
-        raise MeasuredError(f"{path.name}: holds no request")
+    if len(rows) < 2:
+        raise MeasuredError(f"{path.name}: holds {len(rows) or 'no'} request; its two halves need one each")
     rows.sort(key=lambda served: served.queued_s)
     zero = rows[0].queued_s
     moved = tuple(Served(row[0], row[1], row[2] - zero, row[3] - zero, row[4] - zero) for row in rows)
@@ -49,8 +49,8 @@ def _served(row: Mapping[str, Any]) -> Served:
         raise ValueError(
             f"input_toks {served.prompt_tokens}, output_toks {served.output_tokens}: at least 1 each"
         )
-    if not queued <= first <= last:
-        raise ValueError("queued_ts, first_token_ts and last_token_ts are not in this order")
+    if not queued <= first <= last < float("inf"):
+        raise ValueError("queued_ts, first_token_ts and last_token_ts are not in this order, or no times")
     return served
 
 

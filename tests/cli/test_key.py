@@ -109,6 +109,14 @@ def test_a_key_is_checked_from_standard_input(
     assert key not in out + err
 
 
+def test_without_a_standard_input_there_is_no_key(
+    capsys: Captured, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    assert main(["key", "check", "--config", str(file)]) == ExitCode.USAGE
+    assert "no standard input" in capsys.readouterr().err
+
+
 def test_a_key_that_ends_at_no_time_is_refused(capsys: Captured) -> None:
     assert main(["key", "new", "--expires", "tomorrow"]) == ExitCode.USAGE
     assert "--expires: must be a date or a time" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,28 @@ def test_what_cannot_be_sent_is_said_before_anything_is() -> None:
         with pytest.raises(LineError, match="chunk_bytes is 0, the least is 1"):
             client.send(b"{}", chunk_bytes=0)
     assert not seen
+
+
+def test_a_task_that_survived_a_cancellation_hears_that_its_server_is_late() -> None:
+    """A task group whose member failed leaves its task so in Python 3.11.2, and the end of its wait was a CancelledError."""
+
+    async def survivor(address: str) -> None:
+        asyncio.current_task().cancel()  # type: ignore[union-attr]
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        async with AsyncLineClient(address, timeout_s=0.1) as client:
+            with pytest.raises(LineError, match="has failed"):
+                await client.send(b"x")
+
+    async def body(address: str) -> None:
+        await asyncio.create_task(survivor(address))
+
+    def late(request: LineRequest) -> list[LineReply]:
+        time.sleep(0.4)
+        return [done(request)]
+
+    with server([late]) as (address, _):
+        asyncio.run(body(address))
 
 
 def test_a_ping_is_not_answered_by_a_job_that_was_given_up() -> None:

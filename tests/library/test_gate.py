@@ -326,6 +326,11 @@ def test_a_bad_number_is_named(field: str) -> None:
         Gate(**settings)  # type: ignore[arg-type]
 
 
+def test_a_slot_that_never_ends_is_refused_as_a_setting() -> None:
+    with pytest.raises(ValueError, match="expected_s is inf"):
+        Gate(1, expected_s=float("inf"))
+
+
 def test_a_deadline_of_no_time_is_none_and_is_refused_as_a_setting() -> None:
     """It counted as no deadline at all."""
     with pytest.raises(ValueError, match="deadline_s is 0"):

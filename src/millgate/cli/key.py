@@ -85,6 +85,8 @@ def check(
     """Read one key from standard input and say whose it is. Exit code 1 for one that is unknown or has expired."""
     from hashlib import sha256
 
+    if sys.stdin is None:
+        raise CommandError("there is no standard input to read a key from", ExitCode.USAGE)
     if sys.stdin.isatty():
         people().print("Paste the key and press Enter:")
     # One byte more than the longest tells a longer one.

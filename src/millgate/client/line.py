@@ -379,11 +379,10 @@ class AsyncLineClient(_Addressed):
     """The same for asyncio."""
 
     async def __aenter__(self) -> Self:
+        connecting = asyncio.open_connection(self._host, self._port, ssl=self._ssl, limit=_MOST_LINE_BYTES)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                self._reader, self._writer = await asyncio.open_connection(
-                    self._host, self._port, ssl=self._ssl, limit=_MOST_LINE_BYTES
-                )
+            # In Python 3.11.2 `asyncio.timeout` ends as a cancellation in a task that was ever cancelled.
+            self._reader, self._writer = await asyncio.wait_for(connecting, self._timeout_s)
         except OSError as error:
             raise LineError(f"cannot connect to {self._host}:{self._port}: {error}") from error
         return self
@@ -425,12 +424,11 @@ class AsyncLineClient(_Addressed):
             except LineError as error:
                 return error
             return None
-        async with asyncio.timeout(self._timeout_s):
-            if isinstance(step, Write):
-                self._writer.write(step.line)
-                await self._writer.drain()
-                return None
-            return _parse(await self._reader.readline())
+        if isinstance(step, Write):
+            self._writer.write(step.line)
+            await asyncio.wait_for(self._writer.drain(), self._timeout_s)
+            return None
+        return _parse(await asyncio.wait_for(self._reader.readline(), self._timeout_s))
 
 
 def _split(address: str) -> tuple[str, int]:

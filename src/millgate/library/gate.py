@@ -11,6 +11,7 @@ It is the governor of the gateway with one lane and one engine, your program. A 
 
 import asyncio
 import inspect
+import math
 import threading
 import time
 from asyncio import _get_running_loop
@@ -84,6 +85,8 @@ class Gate:
         _check("max_wait_s", max_wait_s, 0)
         _check("deadline_s", deadline_s, 0.001)
         _check("expected_s", expected_s, 0)
+        if expected_s == math.inf:
+            raise ValueError("expected_s is inf, the time of a slot ends")
         lane = LaneSettings(
             name=name,
             ttft_slo_s=deadline_s or _NO_DEADLINE_S,

@@ -155,3 +155,19 @@ def test_a_process_that_is_killed_ends_the_command() -> None:
     """The others waited for its result for good, as where the kernel had no memory left for it."""
     with pytest.raises(CommandError, match="was killed, perhaps for want of memory"):
         in_parallel(os._exit, [(9,), (9,), (9,)], "dying", 2)
+
+
+def test_a_report_that_cannot_be_written_costs_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command ended without a word of what it had computed, perhaps for an hour."""
+    (tmp_path / "gate.yaml").write_text("engines: [{name: a, url: 'http://127.0.0.1:1', profile: demo}]")
+    experiment = tmp_path / "e.yaml"
+    experiment.write_text("sim: {gate: gate.yaml, rates: [2], lasts: 5s, warm_up: 0s, policies: [gate]}")
+    page = str(tmp_path / "absent" / "report.html")
+
+    arguments = ["sim", "run", str(experiment), "--seeds", "1", "--processes", "1", "--json"]
+    assert main([*arguments, "--html", page]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["places"]
+    assert "--html: " in captured.err

@@ -116,7 +116,11 @@ def measured_result(
 def show_result(
     result: "ExperimentResult", command: str, html: Path | None, svg: Path | None, *, as_json: bool
 ) -> None:
-    """Write the report that names this command and the picture, where they were asked for, and print the result."""
+    """Print the result, and write the report that names this command and the picture, where they were asked for."""
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        _show_answer(result)
     if html is not None:
         from millgate.sim.report.page import page
 
@@ -125,10 +129,6 @@ def show_result(
         from millgate.sim.report.drawing import drawing
 
         write_file("--svg", svg, drawing(result))
-    if as_json:
-        print_json(result.as_dict())
-    else:
-        _show_answer(result)
 
 
 def write_file(flag: str, file: Path, text: str) -> None:
@@ -171,7 +171,7 @@ def replay(
     ] = 20.0,
     faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
     requests: Annotated[int | None, typer.Option(min=1, help="Most requests.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Let a trace pass through the gate once, and say what came of it and how fast that was simulated."""
@@ -261,7 +261,7 @@ def bound(
     ] = 20.0,
     faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
     lasts: Annotated[str, typer.Option(help="How long requests come, for lengths by name.")] = "300s",
-    seed: Annotated[int, typer.Option(help="Seed.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Say what share of a load could be good at most, and what surely can."""

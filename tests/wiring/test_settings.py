@@ -50,6 +50,20 @@ def test_an_engine_that_tells_its_kv_tokens_gets_both_meters_from_them() -> None
     assert why(built, "gpu kv_tokens") == ("378,593", "0.9 x the 420,659 KV tokens that the engine holds")
 
 
+@pytest.mark.parametrize(
+    ("engine", "is_told"),
+    [({"profile": "llama3-8b_h100_tp1"}, True), ({"prior": {"tpot_base": "1ms"}}, False), ({}, False)],
+)
+def test_a_pace_that_a_lone_stream_does_not_keep_is_told_where_the_speed_is_known(
+    engine: dict[str, Any], is_told: bool
+) -> None:
+    built = build_settings(config(engine, lanes=[{"name": "chat", "tpot_slo": "2ms"}]))
+
+    said = [choice.why for choice in built.choices if choice.name == "gpu limit"]
+    told = "no answer keeps a TPOT of 2ms: a lone stream takes 6.4ms, as its profile or prior has it"
+    assert said == ([told] if is_told else [])
+
+
 @given(st.integers(min_value=1, max_value=10**8))
 def test_the_cap_found_from_kv_tokens_stays_within_4_and_256(kv_tokens: int) -> None:
     streams, _ = choose_max_inflight(EngineConfig(url=URL, name="gpu"), EngineFacts(kv_tokens), None)

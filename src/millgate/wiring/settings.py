@@ -150,7 +150,20 @@ def _engine(
         labels=_labels(engine),
         kv_transfer=KvTransfer(engine.kv_transfer),
     )
-    return settings, [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
+    why = [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
+    if engine.profile is not None or engine.prior is not None:
+        why += _pace_choice(settings)
+    return settings, why
+
+
+def _pace_choice(engine: EngineSettings) -> list[ChosenNumber]:
+    """Say that no answer keeps the TPOT which the limit of streams is to keep, where a lone stream takes longer."""
+    slo_s, alone_s = engine.limit.tpot_slo_s, engine.prior.tpot_base_s + engine.prior.tpot_per_stream_s
+    if slo_s is None or alone_s <= slo_s:
+        return []
+    alone = format_duration(float(f"{alone_s:.2g}"))
+    why = f"no answer keeps a TPOT of {format_duration(slo_s)}: a lone stream takes {alone}, as its profile or prior has it"
+    return [ChosenNumber(f"{engine.name} limit", str(engine.limit.minimum), why)]
 
 
 def _labels(engine: EngineConfig) -> Labels:

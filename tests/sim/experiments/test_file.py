@@ -121,6 +121,14 @@ def test_an_engine_of_which_no_speed_is_known_is_an_error(tmp_path: Path) -> Non
         read_experiment(path)
 
 
+def test_a_pace_that_no_engine_keeps_for_a_lone_stream_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    (tmp_path / "gate.yaml").write_text(GATE.replace("ttft_slo: 2s", "ttft_slo: 2s, tpot_slo: 2ms"))
+
+    with pytest.raises(ConfigError, match=r"interactive: no answer keeps a `tpot_slo` of 0.002 s, a lone"):
+        read_experiment(path)
+
+
 def test_engines_keep_prefixes_where_the_file_says_so(tmp_path: Path) -> None:
     """Recorded prefixes were found in no engine, and no setting changed that."""
     line = '{"timestamp": 0, "input_length": 2000, "output_length": 9, "hash_ids": [1, 2, 3]}\n'

@@ -136,6 +136,11 @@ def read_experiment(path: Path) -> Prepared:
     fleet = configured_fleet(
         gate, spec.engines.profile or DEFAULT_PROFILE, prefix_caching=spec.engines.prefix_caching == "yes"
     )
+    alone_s = min(profile.prior(0).tpot_base_s for profile in fleet.profiles.values())
+    for lane in fleet.settings.lanes:
+        if lane.tpot_slo_s is not None and lane.tpot_slo_s <= alone_s:
+            problem = f"{lane.name}: no answer keeps a `tpot_slo` of {lane.tpot_slo_s:g} s, a lone stream takes {alone_s:.2g} s"
+            raise ConfigError(Problem(document.places.get(("sim", "gate")), ("sim", "gate"), problem))
     return Prepared(spec, fleet, _trace(spec, path.parent))
 
 

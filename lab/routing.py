@@ -60,10 +60,8 @@ def fleet_of(profile: str, engines: int, kv_tokens: int) -> SimulatedFleet:
         order="short_first",
     )
     known = replace(find_profile(profile), kv_tokens=kv_tokens)
-    fleet = uniform_fleet(known, engines, [lane])
     limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S)
-    limited = tuple(replace(engine, limit=limit) for engine in fleet.settings.engines)
-    return replace(fleet, settings=replace(fleet.settings, engines=limited), prefix_caching=True)
+    return replace(uniform_fleet(known, engines, [lane], limit=limit), prefix_caching=True)
 
 
 def play(policy: str, fleet: SimulatedFleet, trace: Path, speed: float, seed: int) -> str:

@@ -97,12 +97,12 @@ def _fleet(stage: Stage, profile: EngineProfile, mix: Mix, how: str) -> Simulate
     prior, tpot_s = profile.prior(), _tpot_slo_s(stage, profile)
     ttft_s = 1.0 + 4.0 * (prior.ttft_base_s + prior.ttft_per_token_s * mix.prompt_tokens)
     lane = LaneSettings("interactive", ttft_slo_s=ttft_s, deadline_s=ttft_s, tpot_slo_s=tpot_s)
-    fleet = uniform_fleet(profile, stage.engines, [lane], max_inflight=stage.max_inflight)
     limit = LimitSettings("slo_gradient", tpot_slo_s=tpot_s)
-    engines = [replace(engine, limit=limit) for engine in fleet.settings.engines]
-    if how != "unified":
-        reading = stage.reading or reading_engines(stage, mix)
-        engines = [_in_role(each, number < reading, how) for number, each in enumerate(engines)]
+    fleet = uniform_fleet(profile, stage.engines, [lane], max_inflight=stage.max_inflight, limit=limit)
+    if how == "unified":
+        return fleet
+    reading = stage.reading or reading_engines(stage, mix)
+    engines = [_in_role(each, number < reading, how) for number, each in enumerate(fleet.settings.engines)]
     return replace(fleet, settings=replace(fleet.settings, engines=tuple(engines)))
 
 

@@ -95,10 +95,8 @@ def _fleet(scene: Scene) -> SimulatedFleet:
     profile = _profile(scene)
     is_gate = scene.policy in {"gate", _UNNAMED}
     lanes = _default_lanes() if scene.policy == _UNNAMED else _own_lanes(scene, is_gate=is_gate)
-    fleet = uniform_fleet(profile, 1, lanes)
     limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S) if is_gate else LimitSettings()
-    engines = tuple(replace(engine, limit=limit) for engine in fleet.settings.engines)
-    return replace(fleet, settings=replace(fleet.settings, engines=engines))
+    return uniform_fleet(profile, 1, lanes, limit=limit)
 
 
 def _default_lanes() -> tuple[LaneSettings, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millgate.config.schema import Config, EngineConfig
-from millgate.core.settings import EngineSettings, LaneSettings, Settings
+from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, Settings
 from millgate.core.words import KvTransfer
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.engines.batched import BatchedStation
@@ -119,15 +119,21 @@ def _stands_behind(engine: EngineConfig, default_profile: str) -> EngineProfile:
 
 
 def uniform_fleet(
-    profile: EngineProfile, engines: int, lanes: Sequence[LaneSettings], *, max_inflight: int | None = None
+    profile: EngineProfile,
+    engines: int,
+    lanes: Sequence[LaneSettings],
+    *,
+    max_inflight: int | None = None,
+    limit: LimitSettings | None = None,
 ) -> SimulatedFleet:
-    """Return equal engines of one profile behind a gate with these lanes; the cap is the profile's batch."""
+    """Return equal engines of one profile behind a gate with these lanes; the cap is the profile's batch, and the limit that cap where none is given."""
     names = [f"engine-{number:02d}" for number in range(engines)]
     settings = tuple(
         EngineSettings(
             name=name,
             max_inflight=max_inflight or profile.max_num_seqs,
             kv_tokens=int(0.9 * profile.kv_tokens),
+            limit=limit or LimitSettings(),
             prior=profile.prior(),
         )
         for name in names

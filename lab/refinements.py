@@ -118,7 +118,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "a prompt costs what it adds to its engine's load",
         _COLD,
         {"routing.encounters:Encounters.waits_s": plain.zero},
-        ("routing.encounters:Encounters", "routing.encounters:_Seen", "governor.prices:Prices.turns_after"),
+        ("routing.encounters:Encounters", "routing.encounters:_Seen", "governor.prices:Prices._waits_s"),
     ),
     Refinement(
         "a turn that waits counts more",

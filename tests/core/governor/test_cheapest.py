@@ -11,7 +11,10 @@ from millgate.core.events import Arrived, Finished, FirstToken, PrefixMarks, Rel
 from millgate.core.governor import Governor
 from millgate.core.governor.assess import assess
 from millgate.core.governor.placement import Placement, has_room
+from millgate.core.governor.prices import is_long
+from millgate.core.routing.encounters import SESSION_TURNS, Encounters
 from millgate.core.routing.prefix_index import Held
+from millgate.core.routing.working_set import LiveSession
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
@@ -64,8 +67,29 @@ def marks_of(step: Step) -> PrefixMarks:
     return tuple((crc32(name.encode()), 8_000 * at) for at, name in enumerate(names, 1))
 
 
+def met_there_s(
+    encounters: Encounters,
+    engine: Engine,
+    request: Request,
+    reading_s: float,
+    session: LiveSession | None,
+    now: float,
+) -> float:
+    if session is None:
+        turns = SESSION_TURNS if request.arrival.session is not None else 0
+        return encounters.waits_s(engine.number, reading_s, turns, now) if is_long(request) else 0.0
+    if session.engine != engine.number:
+        return encounters.waits_s(engine.number, reading_s, SESSION_TURNS, now)
+    return encounters.waits_s(engine.number, reading_s, SESSION_TURNS, now, session.alone_s, session.alone_at)
+
+
 def plain_cost(
-    placement: Placement, engine: Engine, request: Request, unread: int, turns: int | None, now: float
+    placement: Placement,
+    engine: Engine,
+    request: Request,
+    unread: int,
+    session: LiveSession | None,
+    now: float,
 ) -> float:
     gate, service, sets = engine.gate, engine.service, placement._working_sets
     streams, reading_s, tpot_s = (
@@ -73,7 +97,7 @@ def plain_cost(
         service.reading_s(unread),
         service.tpot_s(engine.gate.streams + 1),
     )
-    met_s = 0.0 if turns is None else sets.encounters.waits_s(engine.number, reading_s, turns, now)
+    met_s = met_there_s(sets.encounters, engine, request, reading_s, session, now)
     live_share = sets.encounters.context_tokens(engine.number) / gate.kv_limit if gate.kv_limit else 0.0
     waits_s = 4.0 * (service.reading_s(gate.prefill_tokens) + met_s)
     waits_s += (1.0 + streams + (4.0 + 12.0 * live_share)) * reading_s
@@ -98,7 +122,7 @@ def unread_of(engine: Engine, request: Request, held: Held) -> int:
 
 
 def plainly_chosen(
-    placement: Placement, request: Request, held: Held, turns: int | None, now: float
+    placement: Placement, request: Request, held: Held, session: LiveSession | None, now: float
 ) -> Engine | None:
     roomy = [
         each
@@ -109,7 +133,7 @@ def plainly_chosen(
         return min(roomy, key=lambda each: usual_cost(placement, each), default=None)
     return min(
         roomy,
-        key=lambda each: plain_cost(placement, each, request, unread_of(each, request, held), turns, now),
+        key=lambda each: plain_cost(placement, each, request, unread_of(each, request, held), session, now),
         default=None,
     )
 
@@ -119,14 +143,13 @@ def check(gate: Governor, arrival: Arrived, now: float) -> None:
     request = assess(gate._knowledge, arrival, now).request
     placement = gate._knowledge.engines.placement
     session = placement.prices.session_of(request)
-    turns = placement.prices.turns_after(request, session)
     held = placement.held(request.marks, request.prompt_tokens)
     engines = request.route.up
-    chosen = placement._chosen(request, engines, held, turns, now)
-    assert chosen is plainly_chosen(placement, request, held, turns, now)
-    for engine, told in placement._compared(engines[0], request, engines, held, turns, now):
+    chosen = placement._chosen(request, engines, held, session, now)
+    assert chosen is plainly_chosen(placement, request, held, session, now)
+    for engine, told in placement._compared(engines[0], request, engines, held, session, now):
         unread = told.prompt_tokens - told.cached_tokens
-        assert told.cost_s == plain_cost(placement, engine, request, max(1, unread), turns, now)
+        assert told.cost_s == plain_cost(placement, engine, request, max(1, unread), session, now)
 
 
 class Running:

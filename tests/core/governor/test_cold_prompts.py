@@ -114,14 +114,15 @@ def test_the_first_prompt_of_a_session_without_a_name_makes_no_turn_of_it_leave(
     assert encounters.waits_s(0, 0.0, 1, day.now) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_session_without_a_name_leaves_too_once_it_has_come_back() -> None:
+def test_a_session_without_a_name_leaves_too_with_its_second_turn() -> None:
+    """Its first prompt went where cold ones are read, as one of none; the later it leaves, the more is read again."""
     day = _Day(_gate(2))
     day.gate.handle(EngineDown("1"), day.now)
     day.asks("agent", 20)
     day.asks("cold", COLD)
     day.gate.handle(EngineUp("1"), day.now)
 
-    assert [day.asks("agent", 21 + turn) for turn in range(3)] == ["0", "1", "1"]
+    assert [day.asks("agent", 21 + turn) for turn in range(3)] == ["1"] * 3
 
 
 def test_a_cold_prompt_that_would_wait_for_another_goes_on() -> None:

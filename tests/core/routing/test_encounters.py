@@ -76,3 +76,17 @@ def test_of_more_sessions_than_are_known_the_last_ones_count() -> None:
     for session in range(5):
         encounters.turn(1, session, 10**session, 0.0)
     assert encounters.context_tokens(1) == 11_100
+
+
+def test_a_session_does_not_wait_for_what_began_it() -> None:
+    encounters = Encounters(10)
+    encounters.reads(1, 6.0, 0.0)
+    encounters.reads(1, 4.0, 100.0)
+    both_s = encounters.waits_s(1, 0.0, 1, 200.0)
+    first_s, second_s = [
+        encounters.waits_s(1, 0.0, 1, 200.0, own_s, at) for own_s, at in ((6.0, 0.0), (4.0, 100.0))
+    ]
+
+    assert min(first_s, second_s) > 0.0
+    assert 2 * both_s - first_s - second_s == pytest.approx(both_s)
+    assert encounters.waits_s(1, 0.0, 1, 200.0) == both_s, "what is asked changes nothing"

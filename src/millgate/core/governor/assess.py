@@ -149,8 +149,7 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
         return reshaped or plan
     engine = min(request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
     placement = knowledge.engines.placement
-    turns = placement.prices.turns_after(request, placement.prices.session_of(request))
-    own = placement.candidate(engine, request, {}, turns, now)
+    own = placement.candidate(engine, request, {}, placement.prices.session_of(request), now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
     candidates = (own,) if request.marks else ()
     place = engine, ttft_s, 0.0, candidates, _reader_for(engine, request.route)

@@ -50,6 +50,7 @@ Until then, an absolute core time, waiting for an engine that holds more of it c
 
 Compared = tuple[Engine, Candidate]
 _Engines = tuple[Engine, ...]
+_Session = LiveSession | None
 
 
 class Placement:
@@ -122,17 +123,14 @@ class Placement:
 
         That is the cheapest engine, or where that is late the cheapest in time, else the soonest; None without room.
         """
-        engines, session, turns = self.able(request, kept), None, None
-        if request.marks:
-            session = self.prices.session_of(request)
-            turns = self.prices.turns_after(request, session)
-        chosen = self._chosen(request, engines, held, turns, now) if engines else None
+        engines, session = self.able(request, kept), self.prices.session_of(request)
+        chosen = self._chosen(request, engines, held, session, now) if engines else None
         if chosen is not None and not self._takes_all(chosen, request, held, session, now):
             engines = self._taking(request, engines, held, now)
-            chosen = self._chosen(request, engines, held, turns, now) if engines else None
+            chosen = self._chosen(request, engines, held, session, now) if engines else None
         if not engines:
             return None
-        place = None if chosen is None else self._alone(chosen, request, engines, held, turns, now)
+        place = None if chosen is None else self._alone(chosen, request, engines, held, session, now)
         if self.has_adapters and request.arrival.model in self.adapter_turns.adapters.names:
             # What vLLM reads with an adapter is answered where that is loaded; of SGLang's engines none answers alone.
             if place is not None:
@@ -140,7 +138,7 @@ class Placement:
             engines = tuple([each for each in engines if each.needs_reader])
         may_be_two = request.arrival.hands_over or request.arrival.bootstraps
         if engines and may_be_two and request.route.readers_up:
-            return self._or_apart(place, request, engines, held, turns, now)
+            return self._or_apart(place, request, engines, held, session, now)
         return place
 
     def _or_apart(
@@ -149,7 +147,7 @@ class Placement:
         request: Request,
         engines: _Engines,
         held: Held,
-        turns: int | None,
+        session: _Session,
         now: float,
     ) -> Place | None:
         """Return two engines where they cost less than one; a first token that is late costs as many seconds as its lane's TTFT has."""
@@ -164,25 +162,27 @@ class Placement:
         if better_until > now:
             return alone
         unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
-        cost_s = self.prices.of(engine, request, unread, turns, now) + pauses_cost(engine, request, unread)
+        cost_s = self.prices.of(engine, request, unread, session, now) + pauses_cost(engine, request, unread)
         cost_s += late_cost(request, ttft_s, now)
         return place if two.cost_s + late_cost(request, two.ttft_s, now) < cost_s else alone
 
     def _alone(
-        self, chosen: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+        self, chosen: Engine, request: Request, engines: _Engines, held: Held, session: _Session, now: float
     ) -> Place | None:
         """Return the engine that would do all of it: the one chosen, or one that holds of its prompt, or the cheapest in time if these are late."""
-        compared = self._compared(chosen, request, engines, held, turns, now)
+        compared = self._compared(chosen, request, engines, held, session, now)
         found = _found(_cheapest(chosen, request, compared, held, now), request, compared, held, now)
         if now + found[1] <= request.deadline or len(request.route.up) == 1:
             return found
-        other = _least_late(self.prices, request, self._taking(request, engines, held, now), held, turns, now)
+        other = _least_late(
+            self.prices, request, self._taking(request, engines, held, now), held, session, now
+        )
         if other is None:
             return None
-        return _found(other, request, self._compared(other, request, engines, held, turns, now), held, now)
+        return _found(other, request, self._compared(other, request, engines, held, session, now), held, now)
 
     def _compared(
-        self, other: Engine, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+        self, other: Engine, request: Request, engines: _Engines, held: Held, session: _Session, now: float
     ) -> list[Compared]:
         """Return what this very request costs on each of these engines that hold of its prompt, and on the `other` one last.
 
@@ -191,16 +191,16 @@ class Placement:
         if not held:
             return []
         holders = [each for each in self._holders(request, engines, held) if each is not other]
-        return [(each, self.candidate(each, request, held, turns, now)) for each in (*holders, other)]
+        return [(each, self.candidate(each, request, held, session, now)) for each in (*holders, other)]
 
     def candidate(
-        self, engine: Engine, request: Request, held: Held, turns: int | None, now: float
+        self, engine: Engine, request: Request, held: Held, session: _Session, now: float
     ) -> Candidate:
         """Return what this very request costs on this engine, its held prefix counted; `held` are those that hold most of its prompt."""
         tokens = held.get(engine.number, -1)
         if tokens < 0:
             tokens = self._prefixes.held_by(engine.number, request.marks, request.prompt_tokens)
-        cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), turns, now)
+        cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), session, now)
         return make_candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
@@ -214,9 +214,7 @@ class Placement:
         taking = [engine for engine in engines if self._takes(engine, request, held, now)]
         return engines if len(taking) == len(engines) else tuple(taking)
 
-    def _takes_all(
-        self, chosen: Engine, request: Request, held: Held, session: LiveSession | None, now: float
-    ) -> bool:
+    def _takes_all(self, chosen: Engine, request: Request, held: Held, session: _Session, now: float) -> bool:
         """Return whether the engines that will be compared for it may all answer it: then the others, however many, need not be asked."""
         if not request.marks or _goes_on(request, session, held):
             return True
@@ -242,7 +240,7 @@ class Placement:
         ]
 
     def _chosen(
-        self, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+        self, request: Request, engines: _Engines, held: Held, session: _Session, now: float
     ) -> Engine | None:
         """Return the engine with room that is cheapest whatever is held of its prompt, the first named among equals, or None.
 
@@ -252,11 +250,11 @@ class Placement:
             only = engines[0]
             return only if _fits(only, request) and has_room(only, request, held, now) else None
         if self.prices.depends(request):
-            return self._cheapest_for_it(request, engines, held, turns, now)
+            return self._cheapest_for_it(request, engines, held, session, now)
         return self._usually_cheapest(request, engines, held, now)
 
     def _cheapest_for_it(
-        self, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+        self, request: Request, engines: _Engines, held: Held, session: _Session, now: float
     ) -> Engine | None:
         """Return the engine with room where this very request costs least: those are priced that may be cheaper, and those asked for room that are.
 
@@ -269,11 +267,11 @@ class Placement:
         for each in engines:
             if each.is_priced and each.cost_floor.of(unread, output_tokens) >= least_s:
                 continue
-            cost_s = price.of(each, request, tokens, turns, now)
+            cost_s = price.of(each, request, tokens, session, now)
             if cost_s < least_s and _fits(each, request) and has_room(each, request, held, now):
                 cheapest, least_s = each, cost_s
         for each in self._holders(request, engines, held):
-            cost_s = price.of(each, request, unread_tokens(each, request, held), turns, now)
+            cost_s = price.of(each, request, unread_tokens(each, request, held), session, now)
             if cost_s > least_s or not has_room(each, request, held, now):
                 continue
             if cheapest is None or cost_s < least_s or engines.index(each) < engines.index(cheapest):
@@ -346,14 +344,14 @@ def leaves_others(placement: Placement, request: Request) -> bool:
 
 
 def _least_late(
-    prices: Prices, request: Request, engines: _Engines, held: Held, turns: int | None, now: float
+    prices: Prices, request: Request, engines: _Engines, held: Held, session: _Session, now: float
 ) -> Engine | None:
     """Return the cheapest engine with room whose first token is in time, the soonest where none is; None without room."""
 
     def late_and_cost_s(each: Engine) -> tuple[float, float]:
         unread = unread_tokens(each, request, held)
         late_s = now + each.expected_ttft_s(unread, now) - request.deadline
-        return max(0.0, late_s), prices.of(each, request, unread, turns, now)
+        return max(0.0, late_s), prices.of(each, request, unread, session, now)
 
     return min(_with_room(request, engines, held, now), key=late_and_cost_s, default=None)
 
@@ -396,9 +394,9 @@ def candidates(
     placement: Placement, request: Request, taken: Engine | None, now: float
 ) -> tuple[Candidate, ...]:
     """Return the engines that are up, the one taken first and then the cheapest, as many as are ever compared; changes nothing."""
-    turns = placement.prices.turns_after(request, placement.prices.session_of(request))
+    session = placement.prices.session_of(request)
     every = [
-        (each is not taken, placement.candidate(each, request, _NOTHING, turns, now))
+        (each is not taken, placement.candidate(each, request, _NOTHING, session, now))
         for each in request.route.up
     ]
     every.sort(key=lambda each: (each[0], each[1].cost_s))
@@ -423,7 +421,7 @@ def _better_until(request: Request, candidates: tuple[Candidate, ...], ttft_s: f
     return request.arrived_at + min(saved_s, half_s)
 
 
-def _goes_on(request: Request, session: LiveSession | None, held: Held) -> bool:
+def _goes_on(request: Request, session: _Session, held: Held) -> bool:
     """Return whether it is a turn of a session whose context is kept: it is live, or an engine holds most of this prompt."""
     if session is None or not session.is_over:
         return session is not None

@@ -16,17 +16,18 @@ class Prices:
         self.adapters = adapters
 
     def of(
-        self, engine: Engine, request: Request, unread_tokens: int, turns: int | None, now: float
+        self, engine: Engine, request: Request, unread_tokens: int, session: LiveSession | None, now: float
     ) -> float:
-        """Return what this request costs on this engine, which has to read so many tokens of its prompt; `turns` are what `turns_after` says."""
+        """Return what this request, which continues the `session`, costs on this engine, which has to read so many tokens of its prompt."""
         gate, service = engine.gate, engine.service
         streams, kv_tokens, output_tokens = gate.streams, gate.kv_limit, request.output_tokens
         tpot_s, reading_s = service.tpot_s(streams + 1), service.reading_s(unread_tokens)
         slower_s, unread_s = tpot_s - service.tpot_s(streams), service.reading_s(gate.unread_tokens)
         encounters = self._working_sets.encounters
         live_share = encounters.context_tokens(engine.number) / kv_tokens if kv_tokens else 0.0
-        if turns is not None:
-            unread_s += encounters.waits_s(engine.number, reading_s, turns, now)
+        # Else it is read so soon that no turn waits for it, and nothing shows that it is of a session.
+        if session is not None or is_long(request):
+            unread_s += self._waits_s(engine, request, reading_s, session, now)
         cost_s = marginal_cost(streams, unread_s, reading_s, tpot_s, slower_s, output_tokens, live_share)
         adapters = self.adapters
         if not adapters.names or request.arrival.model not in adapters.names:
@@ -38,17 +39,21 @@ class Prices:
         """Return whether engines that hold none of it differ in more than their load: it is long, or asks for an adapter."""
         return is_long(request) or request.arrival.model in self.adapters.names
 
-    def turns_after(self, request: Request, session: LiveSession | None) -> int | None:
-        """Return how many turns of the `session` that it continues are expected after it; None where it is read so soon that no turn waits for it, and nothing has shown that it is of one."""
-        if not is_long(request) and (session is None or session.alone_s):
-            return None
-        return 0 if session is None and request.arrival.session is None else SESSION_TURNS
-
     def session_of(self, request: Request) -> LiveSession | None:
         """Return the session that this request continues, live or over, None where it is none, or would open one."""
         if not request.marks:
             return None
         return self._working_sets.continued(request.arrival.session, request.marks)
+
+    def _waits_s(
+        self, engine: Engine, request: Request, reading_s: float, session: LiveSession | None, now: float
+    ) -> float:
+        """Return how long turns there wait for it, and for others the turns of its session that are expected after it."""
+        turns = 0 if session is None and request.arrival.session is None else SESSION_TURNS
+        encounters = self._working_sets.encounters
+        if session is None or session.engine != engine.number:
+            return encounters.waits_s(engine.number, reading_s, turns, now)
+        return encounters.waits_s(engine.number, reading_s, turns, now, session.alone_s, session.alone_at)
 
     def learn(
         self, request: Request, session: LiveSession | None, engine: Engine, cached_tokens: int, now: float

@@ -28,22 +28,22 @@ _TURNS_COUNT: Final = 8.0
 
 
 class _Seen:
-    """What comes to one engine, fading: turns of sessions, and what a turn at a random time waits for prompts of none."""
+    """What comes to one engine, fading: turns of sessions, and what a turn at a random time waits for prompts of none; as it was `at` that time."""
 
     def __init__(self, now: float) -> None:
         self.turns = self.waits_s2 = 0.0
-        self._at = now
+        self.at = now
 
     def add(self, turns: float, waits_s2: float, now: float) -> None:
         """Let what was seen fade until now, and add this."""
         keep = self.share_left(now)
         self.turns = keep * self.turns + turns
         self.waits_s2 = max(0.0, keep * self.waits_s2 + waits_s2)
-        self._at = now
+        self.at = now
 
     def share_left(self, now: float) -> float:
         """Return which share of it is left now."""
-        return exp((self._at - now) / _MEMORY_S)
+        return exp((self.at - now) / _MEMORY_S)
 
 
 class Encounters:
@@ -82,13 +82,19 @@ class Encounters:
         if number in self._seen:
             self._of(number, now).add(0.0, -_half_square(reading_s) * exp((at - now) / _MEMORY_S), now)
 
-    def waits_s(self, number: int, reading_s: float, turns: int, now: float) -> float:
-        """Return how long turns that come there wait for a prompt that is read for so long, by what they count, and the `turns` of its own session for others."""
+    def waits_s(
+        self, number: int, reading_s: float, turns: int, now: float, own_s: float = 0.0, own_at: float = 0.0
+    ) -> float:
+        """Return how long turns that come there wait for a prompt that is read for so long, by what they count, and the `turns` of its own session for others.
+
+        None of these turns waits for what began its session: where that was read there `own_at` that time, for `own_s`, and still counts as one of none.
+        """
         seen = self._seen.get(number)
         if seen is None:
             return 0.0
         span_s = min(max(now - self._since, MINUTE_S), _MEMORY_S)
-        waits_s2 = _TURNS_COUNT * seen.turns * _half_square(reading_s) + turns * seen.waits_s2
+        others_s2 = max(0.0, seen.waits_s2 - _half_square(own_s) * exp((own_at - seen.at) / _MEMORY_S))
+        waits_s2 = _TURNS_COUNT * seen.turns * _half_square(reading_s) + turns * others_s2
         return seen.share_left(now) * waits_s2 / span_s
 
     def forget(self, number: int) -> None:

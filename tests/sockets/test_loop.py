@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Iterator
 from threading import Event, Thread
 from typing import Any
@@ -45,6 +46,23 @@ def on_loop(work: Any) -> Any:
 async def _served() -> tuple[asyncio.Server, int]:
     door = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     return door, door.sockets[0].getsockname()[1]
+
+
+def test_a_process_ends_while_a_file_server_is_silent() -> None:
+    """A reload read the file from a mount that had gone: SIGTERM, sent twice, closed the doors and did not end the process."""
+    over = Event()
+
+    async def body() -> int:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(over.wait, 30), 0.05)
+        with pytest.raises(ValueError, match="invalid literal"):
+            await asyncio.to_thread(int, "none")
+        return await asyncio.to_thread(int, "7")
+
+    began = time.monotonic()
+    assert on_loop(body()) == 7
+    assert time.monotonic() - began < 10
+    over.set()
 
 
 @pytest.mark.parametrize("how", ["getaddrinfo", "create_connection"])

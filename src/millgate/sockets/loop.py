@@ -1,11 +1,12 @@
-"""The loop of every process of a gate: uvloop, but a silent name server keeps no process from its end.
+"""The loop of every process of a gate: uvloop, but no silent name server or file server keeps a process from its end.
 
 uvloop looks names up in four threads of its own and waits for them when it is closed, so that four names without an answer
-keep every other one waiting, too. Here each look-up has a daemon thread, and each name has one look-up at a time.
+keep every other one waiting, too. Here each look-up has a daemon thread, as each read of a file has, and each name one at a time.
 """
 
 import socket
 from asyncio import wrap_future
+from collections.abc import Callable
 from concurrent.futures import Future
 from errno import EAGAIN
 from functools import partial
@@ -30,14 +31,16 @@ class GateLoop(Loop):
         question = (host, port, *sorted(hints.items()))
         answer = self._asked.get(question)
         if answer is None or answer.done():
-            answer = self._asked[question] = Future()
-            # Several may wait for it: one of them who leaves must not cancel it.
-            answer.set_running_or_notify_cancel()
-            try:
-                Thread(target=_ask, args=(answer, host, port, hints), daemon=True).start()
+            try:  # several may wait for it: one of them who leaves must not cancel it
+                answer = self._asked[question] = _begin(partial(socket.getaddrinfo, host, port, **hints))
             except RuntimeError as error:  # no thread is left; the next question tries again
-                answer.set_exception(OSError(EAGAIN, str(error)))
+                raise OSError(EAGAIN, str(error)) from None
         return await wrap_future(answer)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        """Call this in a daemon thread of its own where no executor is named; raises RuntimeError when no thread is left."""
+        theirs = super().run_in_executor
+        return theirs(executor, func, *args) if executor else wrap_future(_begin(partial(func, *args)))
 
     async def create_connection(
         self, protocol_factory: Any, host: Any = None, port: Any = None, **how: Any
@@ -59,8 +62,15 @@ class GateLoop(Loop):
         raise refused
 
 
-def _ask(answer: Future[Any], host: Any, port: Any, hints: dict[str, Any]) -> None:
+def _begin(call: Callable[[], Any]) -> Future[Any]:
+    answer: Future[Any] = Future()
+    answer.set_running_or_notify_cancel()
+    Thread(target=_answer, args=(answer, call), daemon=True).start()
+    return answer
+
+
+def _answer(answer: Future[Any], call: Callable[[], Any]) -> None:
     try:
-        answer.set_result(socket.getaddrinfo(host, port, **hints))
-    except (OSError, UnicodeError) as error:  # what is no name at all raises the latter
+        answer.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - it is raised where the answer is awaited
         answer.set_exception(error)

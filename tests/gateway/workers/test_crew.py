@@ -2,33 +2,47 @@
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from gateway.harness import until
 from gateway.workers.stand import START_WITHIN_S
 from millgate.cli.settings import Given
 from millgate.cluster.ledger import MemoryStore
+from millgate.gateway.notify import Notifier
+from millgate.gateway.workers import supervisor as supervising
 from millgate.gateway.workers.crew import Crew, WorkersPlan
 from millgate.gateway.workers.messages import Recipe
 from millgate.gateway.workers.process import WorkerProcess
+from millgate.gateway.workers.supervisor import HANGS_AFTER_LOOKS, Supervisor
+from millgate.observe.logs import ProcessLog
 from millgate.runtime.clock import MonotonicClock
 from millgate.sockets.listening import shared_sockets
 
 CONFIGURATION = "engines:\n  - url: http://127.0.0.1:9\n"
 
 
-@contextlib.asynccontextmanager
-async def crew_of_one(file: Path, on_end: Callable[[WorkerProcess], None]) -> AsyncIterator[Crew]:
-    """Give the crew of a gate with one worker, none started yet."""
+@contextlib.contextmanager
+def plan_of_one(file: Path) -> Iterator[WorkersPlan]:
+    """Give the plan of a gate with one worker."""
     recipe = Recipe(msgspec.msgpack.encode(Given.of(file, [], [], [])), CONFIGURATION)
     (door,) = shared_sockets("127.0.0.1", 0, 1)
     with door:
-        plan = WorkersPlan(1, recipe, b"k" * 32, [door], [], MemoryStore(MonotonicClock.now))
+        yield WorkersPlan(1, recipe, b"k" * 32, [door], [], MemoryStore(MonotonicClock.now))
+
+
+@contextlib.asynccontextmanager
+async def crew_of_one(file: Path, on_end: Callable[[WorkerProcess], None]) -> AsyncIterator[Crew]:
+    """Give the crew of a gate with one worker, none started yet."""
+    with plan_of_one(file) as plan:
         crew = Crew(plan, lambda _: None, on_end)
         await crew.open()
         try:
@@ -62,3 +76,56 @@ def test_a_slot_whose_worker_dies_while_its_replacement_has_just_a_process_is_no
 
     asyncio.run(story())
     assert fills == [True, False]
+
+
+LOOK_S = 0.3
+"""How long the supervisor of this scene waits for a report, and a tenth of it between two looks."""
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have a supervisor in this process look often, and leave its signals as they were."""
+    monkeypatch.setattr(supervising, "REPORT_EVERY_S", LOOK_S / 10)
+    monkeypatch.setattr(
+        WorkerProcess, "take_report", partialmethod(WorkerProcess.take_report, within_s=LOOK_S)
+    )
+    before = {each: signal.getsignal(each) for each in (signal.SIGHUP, signal.SIGUSR2)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("quick_looks")
+def test_a_machine_that_is_paused_for_longer_than_a_worker_may_be_silent_costs_no_worker(
+    tmp_path: Path,
+) -> None:
+    """A paused container or virtual machine that went on while a report was awaited killed every worker, and all their streams."""
+    file = tmp_path / "millgate.yaml"
+    file.write_text(CONFIGURATION, encoding="utf-8")
+
+    async def story() -> None:
+        ready, log = asyncio.Event(), ProcessLog()
+
+        async def on_ready(_news: Any) -> None:
+            ready.set()
+
+        with plan_of_one(file) as plan:
+            supervisor = Supervisor(plan, log, Notifier(), on_ready)
+            running = asyncio.ensure_future(supervisor.run())
+            async with asyncio.timeout(2 * START_WITHIN_S):
+                await ready.wait()
+                (worker,) = supervisor.crew.serving
+                worker.signal(signal.SIGSTOP)
+                await asyncio.sleep(LOOK_S / 2)  # a report is awaited
+                time.sleep(2 * HANGS_AFTER_LOOKS * LOOK_S)  # noqa: ASYNC251 - the supervisor is paused, too
+                worker.signal(signal.SIGCONT)
+                await until(lambda: worker.report is not None, START_WITHIN_S)
+                await asyncio.sleep(2 * LOOK_S)
+                assert supervisor.crew.serving == [worker]
+                worker.signal(signal.SIGSTOP)  # alone: it hangs
+                assert await worker.ended == -signal.SIGKILL
+                await until(lambda: supervisor.crew.serving, START_WITHIN_S)
+                os.kill(os.getpid(), signal.SIGTERM)
+                await running
+
+    asyncio.run(story())

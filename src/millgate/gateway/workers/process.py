@@ -49,7 +49,7 @@ class WorkerProcess:
     """One worker from its start to its end; `on_news` is told what it tells after it is ready, `on_end` that it has ended.
 
     `ready` fails with WorkerFailedError where it ends before. `code` is its exit code, None while it runs. `report` is the last
-    one, None before the first. `number` and `slot` are those of its start.
+    one, None before the first; `silent_looks` counts those in a row that did not come. `number` and `slot` are those of its start.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WorkerProcess:
         self.process_id = 0
         self.code: int | None = None
         self.ready_at = 0.0
-        self.heard_at = 0.0
+        self.silent_looks = 0
         self.is_leaving = False
         self._start = start
         self._on_news = on_news
@@ -158,7 +158,7 @@ class WorkerProcess:
 
     def _take(self, frame: bytes) -> None:
         reply = read_reply(frame)
-        self.heard_at = self._loop.time()
+        self.silent_looks = 0
         if reply.number == UNASKED:
             self._hear(read_news(reply.content))
             return

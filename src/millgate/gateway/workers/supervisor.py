@@ -27,8 +27,8 @@ _LONGEST_PAUSE_S: Final = 5.0
 _SAID_EACH: Final = 12  # of starts that fail: a line a minute at the longest pause
 REPORT_EVERY_S: Final = 2.0
 """What a worker that is killed has counted since its last report is lost."""
-HANGS_AFTER_S: Final = 30.0
-"""A worker whose loop stands still for so long is ended and replaced, as systemd's watchdog would do with a process alone."""
+HANGS_AFTER_LOOKS: Final = 5
+"""A worker that answers none of so many in a row, in 33 s, is ended and replaced. While a machine is paused no look is counted."""
 _TELL_EVERY_S: Final = 1.0
 
 
@@ -206,7 +206,8 @@ class Supervisor:
         with contextlib.suppress(WorkerSilentError):
             await worker.take_report()
             return
-        if self._loop.time() - worker.heard_at > HANGS_AFTER_S:
+        worker.silent_looks += 1
+        if worker.silent_looks >= HANGS_AFTER_LOOKS:
             self._log.error("worker hangs", worker=worker.number, process=worker.process_id)
             worker.signal(signal.SIGKILL)
 

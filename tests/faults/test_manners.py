@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -392,4 +393,22 @@ def test_a_service_manager_is_told_of_every_turn(upstream: FakeUpstream, tmp_pat
             told("READY=1")
             gate.process.send_signal(signal.SIGTERM)
             assert told("STOPPING=1")[1] == "STATUS=draining, 0 under way"
+            assert gate.process.wait(PATIENCE_S) == 0
+
+
+def test_a_host_without_a_file_left_starves_no_watchdog(upstream: FakeUpstream, tmp_path: Path) -> None:
+    """Each word to systemd opened a socket: where there was none to have, it killed a gate that served, with all its streams."""
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(PATIENCE_S)
+        environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "200000"}
+        with a_gate(upstream, tmp_path, environ=environ) as gate:
+            soft, hard = resource.prlimit(gate.process.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(gate.process.pid, resource.RLIMIT_NOFILE, (3, hard))
+            for _ in range(10):  # more than can have been sent before
+                while manager.recv(4096) != b"WATCHDOG=1":
+                    pass
+            resource.prlimit(gate.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+            gate.process.send_signal(signal.SIGTERM)
             assert gate.process.wait(PATIENCE_S) == 0

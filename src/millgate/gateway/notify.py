@@ -28,7 +28,7 @@ class ServiceNotifier(Protocol):
 class Notifier:
     """Speaks for one process; build it on the loop that runs it. No call blocks or raises.
 
-    The watchdog is fed by the loop itself, so that a loop that stands still is restarted.
+    The watchdog is fed by the loop itself, so that a loop that stands still is restarted; its socket is kept for hosts without a file left.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -36,6 +36,7 @@ class Notifier:
         address = environ.get("NOTIFY_SOCKET", "")
         # A leading @ stands for the NUL of Linux's abstract namespace.
         self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
         self._watchdog_s = _watchdog_s(environ) if address else None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,10 +55,11 @@ class Notifier:
         self._send("STOPPING=1", f"STATUS={status}")
 
     def close(self) -> None:
-        """Stop feeding the watchdog."""
+        """Stop feeding the watchdog, and say no more."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        if self._sender is not None:
+            self._sender.close()
 
     def _feed(self) -> None:
         assert self._watchdog_s is not None
@@ -65,11 +67,9 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
-        if not self._address:
-            return
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            sender.sendto("\n".join(lines).encode(), self._address)
+        if self._sender is not None:
+            with contextlib.suppress(OSError):
+                self._sender.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float | None:

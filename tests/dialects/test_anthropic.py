@@ -62,10 +62,14 @@ def test_what_the_gate_needs_is_read() -> None:
     )
 
 
+def test_an_application_that_warms_the_prompt_cache_asks_for_no_tokens() -> None:
+    assert read(messages(max_tokens=0)).max_tokens == 0
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_tokens", 0),
+        ("max_tokens", -1),
         ("max_tokens", "9"),
         ("messages", []),
         ("messages", "hi"),

@@ -432,6 +432,6 @@ def test_what_is_wrong_with_a_batch_is_named(body: bytes, field: str) -> None:
 
 def test_an_event_of_tens_of_thousands_of_objects_is_content_and_not_read() -> None:
     choices: list[dict[str, Any]] = [{"index": 0, "delta": {}, "finish_reason": "stop"}]
-    assert OPENAI.read_event(chunk(choices=choices * 30_000)).finish == "stop"
-    event = OPENAI.read_event(chunk(choices=choices * 40_000))
+    assert OPENAI.read_event(chunk(choices=choices * 15_000)).finish == "stop"
+    event = OPENAI.read_event(chunk(choices=choices + [{}] * 66_000))
     assert (event.content, event.finish) == (True, None)

@@ -97,6 +97,10 @@ def test_pairs_are_counted(path: bytes) -> None:
     assert read(path, queries="q", documents=["a", "b"]).answers == 2
 
 
+def test_an_application_that_asks_llama_cpp_to_rerank_as_it_asked_tei_names_its_documents_texts() -> None:
+    assert read(b"/rerank", query="q", texts=["a", "b", "c"]).answers == 3
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "field"),
     [
@@ -114,6 +118,7 @@ def test_pairs_are_counted(path: bytes) -> None:
         (b"/v1/rerank", {"documents": ["a"] * 3000}, "documents"),
         (b"/v1/rerank", {"documents": "a"}, "documents"),
         (b"/v1/rerank", {"documents": {}}, "documents"),
+        (b"/rerank", {"texts": ["a"] * 3000}, "texts"),
         (b"/v1/rerank", {"documents": {"content": "a"}}, "documents"),
         (b"/v1/rerank", {"documents": {"content": ["a"] * 3000}}, "documents"),
         (b"/v1/score", {"text_1": "q", "text_2": {"content": ["a"] * 3000}}, "text_2"),

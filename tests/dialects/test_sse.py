@@ -50,6 +50,26 @@ def test_comments_and_blanks_have_no_payload() -> None:
     assert payload(b": ping\n\n") == payload(b"\n") == payload(b"event: ping\n\n") == b""
 
 
+@pytest.mark.parametrize("line_end", LINE_ENDS)
+def test_an_image_of_megabytes_is_left_out_of_what_is_read_and_stays_in_what_is_passed_on(
+    line_end: bytes,
+) -> None:
+    image = b"data: " + b'{"a":"' + b"A" * 3_000_000 + b'","b":"\\"c"}' + 2 * line_end
+    splitter = Splitter()
+    pieces = [
+        piece for at in range(0, len(image), 65_536) for piece in splitter.feed(image[at : at + 65_536])
+    ]
+    assert pieces == [image]
+    assert payload(image) == b'{"a":"' + b"A" * 64 + b'","b":"\\"c"}'
+
+
+def test_of_a_long_event_without_an_image_its_beginning_is_read() -> None:
+    for entry in (b'"a",', b"0,"):
+        whole = b"data: [" + entry * 1_000_000 + b"0]\n\n"
+        assert 0 < len(payload(whole)) < 1 << 20
+        assert whole.startswith(b"data: " + payload(whole))
+
+
 def test_an_event_beyond_the_bound_is_an_error() -> None:
     splitter = Splitter(most_bytes=100)
     assert splitter.feed(b"x" * 100) == []

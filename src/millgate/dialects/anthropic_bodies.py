@@ -8,14 +8,14 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from millgate.dialects.bodies import ABSENT, Messages, Model, Tokens, Tools
+from millgate.dialects.bodies import ABSENT, LeastTokens, Messages, Model, Tools
 
 
 class MessagesRequest(msgspec.Struct, kw_only=True, gc=False):
-    """A request for a message."""
+    """A request for a message; one of no tokens puts its prompt into the cache."""
 
     model: Model | None = None
-    max_tokens: Tokens | None = None
+    max_tokens: LeastTokens | None = None
     messages: Messages
     system: Raw = ABSENT
     stream: bool | None = None

@@ -32,7 +32,7 @@ SIDES: Final = ("text_1", "text_2", "data_1", "data_2", "queries", "documents")
 """What texts to score come as, by the names of several engines."""
 
 LIMITS: Mapping[str, str] = {
-    "max_tokens": f"an integer from 1 to {MOST_TOKENS} (0 for a completion with echo)",
+    "max_tokens": f"an integer from 1 to {MOST_TOKENS} (0 for a completion with echo, or to fill Anthropic's cache)",
     "max_completion_tokens": f"an integer from 1 to {MOST_TOKENS}",
     "max_output_tokens": f"an integer from 1 to {MOST_TOKENS}",
     "n_predict": f"an integer from -2 to {MOST_TOKENS}, below 0 for no bound",

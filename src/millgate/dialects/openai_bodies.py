@@ -154,11 +154,11 @@ class CohereEmbedding(msgspec.Struct, gc=False):
 
 
 class Rerank(msgspec.Struct, kw_only=True, gc=False):
-    """A request to order documents; llama.cpp takes `texts` where it cannot read the documents."""
+    """A request to order documents; llama.cpp takes `texts`, TEI's name for them, where it cannot read the documents."""
 
     model: Model | None = None
-    documents: Raw
-    texts: Raw = ABSENT
+    documents: Raw = ABSENT
+    texts: Raw = Raw(b"null")
 
 
 class PoolingScore(msgspec.Struct, gc=False):

@@ -94,8 +94,9 @@ def _read_cohere_embedding(body: bytes) -> RequestFacts:
 
 def _read_rerank(body: bytes) -> RequestFacts:
     request, reserved = decode(RERANK, body, _GUARD)
-    documents = count_entries(_parts_of(request.documents), "documents", MOST_INPUTS)
     texts = count_entries(request.texts, "texts", MOST_INPUTS) if is_given(request.texts) else 0
+    given = request.documents if is_given(request.documents) else request.texts
+    documents = count_entries(_parts_of(given), "documents", MOST_INPUTS)
     return _facts(request.model, max(documents, texts), body, reserved)
 
 

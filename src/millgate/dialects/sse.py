@@ -6,8 +6,11 @@ whole chunks first and comes here only for chunks that may matter, so clarity be
 
 import re
 
-MOST_EVENT_BYTES = 1024 * 1024
-"""One event may be this long: base64 audio and long logprobs stay below 200 KB; an endless line does not."""
+MOST_EVENT_BYTES = 16 * 1024 * 1024
+"""One event may be this long: an image is up to 5 MB of base64, and the last event of a response has all its images."""
+_MOST_READ_BYTES = 1024 * 1024
+"""So much of an event is read, images apart: long logprobs stay below 200 KB."""
+_IMAGE_BYTES, _HEAD_BYTES, _MOST_STRINGS = 262_144, 64, 65_536
 
 MOST_EVENTS = 4_096
 """So many may come in one read, which brings 64 KiB at most: 16 bytes each, where an event with one letter has 100."""
@@ -43,7 +46,8 @@ class Splitter:
         rest += data
         pieces: list[bytes] = []
         start, searched = 0, self._searched
-        while found := _BLANK_LINE.search(rest, searched):
+        ends = data.find(b"\n") >= 0 or data.find(b"\r") >= 0  # most of a long event has none
+        while ends and (found := _BLANK_LINE.search(rest, searched)):
             searched = found.end()
             pieces.append(bytes(rest[start:searched]))
             start = searched
@@ -58,7 +62,13 @@ class Splitter:
 
 
 def payload(event: bytes) -> bytes:
-    """Return the joined data lines of one event, empty for comments and blanks."""
+    """Return the joined data lines of one event, empty for comments and blanks; of an image in a long one its head."""
+    if len(event) > _MOST_READ_BYTES:
+        between_quotes = event.split(b'"', _MOST_STRINGS)
+        event = b'"'.join(
+            [part if len(part) < _IMAGE_BYTES else part[:_HEAD_BYTES] for part in between_quotes]
+        )
+        event = event[:_MOST_READ_BYTES]  # what cannot be read counts as content
     if event.startswith(b"data:") and event.find(b"\n", 0, -2) < 0 and event.find(b"\r") < 0:
         return event[5:].strip()
     if event.find(b"\r") >= 0:

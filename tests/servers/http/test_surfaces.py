@@ -163,6 +163,29 @@ def test_a_failed_response_is_passed_on_whole_and_counted_as_the_engines_failure
     run(body())
 
 
+def test_an_application_that_shows_an_image_while_it_is_made_gets_events_of_megabytes() -> None:
+    image = "iVBO" * 750_000
+    output = [{"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": image}]
+    counts = {"input_tokens": 30, "output_tokens": 1700}
+    sent = (
+        event("response.created", response={"id": "resp_1", "status": "in_progress"}),
+        event("response.image_generation_call.partial_image", partial_image_index=0, partial_image_b64=image),
+        event("response.output_item.done", output_index=0, item=output[0]),
+        event("response.completed", response={"id": "resp_1", "output": output, "usage": counts}),
+    )
+
+    async def body() -> None:
+        async with standing(streams(*sent)) as stand:
+            asked = b'{"model":"m","stream":true,"input":"a cat","tools":[{"type":"image_generation"}]}'
+            got = await stand.ask(asked, RESPONSES)
+            assert (got.status, got.body == b"".join(sent), got.whole) == (200, True, True)
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+            assert stand.snapshot.good_output_tokens == 1700
+
+    run(body())
+
+
 def test_an_error_before_anything_else_is_a_status() -> None:
     error = event("error", error={"type": "overloaded_error", "message": "Overloaded"})
 
@@ -245,6 +268,7 @@ def test_bad_input_and_refusals_come_in_anthropics_words() -> None:
         (b"/v1/embeddings", b'{"input":["a","b"]}', b'{"data":[],"usage":{"prompt_tokens":2}}'),
         (b"/v2/rerank", b'{"documents":["a"]}', b'{"results":[]}'),
         (b"/score", b'{"text_1":"a","text_2":"b"}', b'{"data":[]}'),
+        (b"/rerank", b'{"texts":["a"]}', b'[{"index":0,"score":0.5}]'),
         (b"/pooling", b'{"input":["a","b"]}', b'{"data":[],"usage":{"prompt_tokens":2}}'),
         (b"/v2/embed", b'{"texts":["a","b"]}', b'{"meta":{"billed_units":{"input_tokens":2}}}'),
     ],

@@ -9,6 +9,7 @@ from typing import Final
 from lab.upstream import answers
 
 from faults.held_loop import at_leisure, bar_s, measured, request, tell
+from millgate.dialects.sse import MOST_EVENT_BYTES
 from servers.line.stand import upload
 
 BODY_BYTES: Final = 32 * 1024 * 1024
@@ -187,6 +188,10 @@ def events(unit: bytes, size_bytes: int = 2 * 1024 * 1024) -> Made:
     return lambda: stream(answers.event("a"), flood(b"", unit, b"\n\n", size_bytes))
 
 
+def long_event(before: bytes, unit: bytes, behind: bytes) -> bytes:
+    return stream(answers.event("a"), flood(before, unit, behind, MOST_EVENT_BYTES))
+
+
 EVENT_BYTES: Final = 1024 * 1024 - 16
 ANSWERS: Final[dict[str, Made]] = {
     "a whole answer of brackets": lambda: answers.whole(flood(b'{"x":[', b"[],", b"0]}")),
@@ -206,6 +211,11 @@ ANSWERS: Final[dict[str, Made]] = {
     "an event of lines": events(b"data:\n" * (EVENT_BYTES // 6) + b"\n"),
     "an event of other lines": events(b"a\n" * (EVENT_BYTES // 2) + b"\n"),
     "an event of returns": events(b"d\r" * (EVENT_BYTES // 2) + b"\n\n"),
+    "a long event of brackets": partial(long_event, b"data:[", b"[],", b"0]\n\n"),
+    "a long event of strings": partial(long_event, b"data:[", b'"",', b"0]\n\n"),
+    "a long event of images": partial(long_event, b"data:[", b'"' + b"A" * 400_000 + b'",', b"0]\n\n"),
+    "a long event of lines": partial(long_event, b"", b"data:\n", b"\n"),
+    "a long event of returns": partial(long_event, b"", b"d\r", b"\n\n"),
     "an error of brackets": lambda: answers.whole(flood(b'{"error":[', b"[],", b"0]}"), 400),
 }
 STREAMS: Final = {

@@ -6,8 +6,8 @@ whole chunks first and comes here only for chunks that may matter, so clarity be
 
 import re
 
-MOST_EVENT_BYTES = 16 * 1024 * 1024
-"""One event may be this long: an image is up to 5 MB of base64, and the last event of a response has all its images."""
+MOST_EVENT_BYTES = 8 * 1024 * 1024
+"""One event may be this long: an image is up to 5 MB of base64, and the last event of a response has all that it made."""
 _MOST_READ_BYTES = 1024 * 1024
 """So much of an event is read, images apart: long logprobs stay below 200 KB."""
 _IMAGE_BYTES, _HEAD_BYTES, _MOST_STRINGS = 262_144, 64, 65_536
@@ -46,8 +46,9 @@ class Splitter:
         rest += data
         pieces: list[bytes] = []
         start, searched = 0, self._searched
-        ends = data.find(b"\n") >= 0 or data.find(b"\r") >= 0  # most of a long event has none
-        while ends and (found := _BLANK_LINE.search(rest, searched)):
+        if data.find(b"\n") < 0 and data.find(b"\r") < 0:
+            searched = len(rest)  # so is most of a long event, which is not searched again
+        while found := _BLANK_LINE.search(rest, searched):
             searched = found.end()
             pieces.append(bytes(rest[start:searched]))
             start = searched

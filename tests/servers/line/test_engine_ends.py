@@ -12,6 +12,7 @@ from lab.upstream import answers
 from gateway.harness import CHAT, DONE, ROLE, Asked, Client, answer, chat, event, run, until, usage_event
 from millgate.core.words import Outcome
 from millgate.dialects.line import Status
+from millgate.dialects.sse import MOST_EVENT_BYTES
 from millgate.servers.line import replies
 from millgate.servers.requests import judgement
 from servers.line.stand import chunk, upload
@@ -173,7 +174,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", BROKE_OFF),
     "comments alone": (b": waiting\n\n" * 3, BROKE_OFF),
     "the engine gave up": (event("a") + event(finish="abort") + DONE, "the engine gave up on the request"),
-    "an event without end": (b"data: " + b"x" * (1 << 20) + b"y", NOT_ASKED_FOR),
+    "an event without end": (b"data: " + b"x" * MOST_EVENT_BYTES, NOT_ASKED_FOR),
 }
 NO_ANSWERS: dict[str, tuple[bytes, int, str]] = {
     "a page": (b"<html>", 200, "text/html"),

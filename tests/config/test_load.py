@@ -77,7 +77,7 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
         ("admin: {password: x}", "admin.password: is not a setting: secrets come from the environment"),
         (
             "zebra: 1",
-            "1:1: zebra: is not a setting; known here: listen, admin, engines, discovery, lanes, tenants, workers, mode, hard_cap, tenant_from, quotas, retries, records, tracing, line, cluster, extproc, limits",
+            "1:1: zebra: is not a setting; known here: listen, admin, engines, discovery, lanes, tenants, workers, mode, hard_cap, tenant_from, quotas, quotas_file, retries, records, tracing, line, cluster, extproc, limits",
         ),
         ("listen: 8080", "1:1: listen: must be a mapping, not int"),
         ("lanes: chat", "1:1: lanes: must be a list, not str"),

@@ -264,6 +264,7 @@ CHANGED: dict[str, Any] = {
     "byte_budget": 4096,
     "drain_grace_s": 7.0,
     "observers": ObserverSettings(kept_attempts=7),
+    "quotas_file": "quotas.json",
     "workers": 3,
 }
 
@@ -291,6 +292,7 @@ def test_each_setting_that_needs_a_restart_is_named_by_its_own_name() -> None:
         async with gating() as stand:
             tracing = TracingSettings("http://127.0.0.1:4318/v1/traces")
             assert await needs(stand, workers=3) == ("workers",)
+            assert await needs(stand, quotas_file="quotas.json") == ("quotas_file",)
             assert await needs(stand, observers=ObserverSettings(tracing=tracing)) == ("tracing",)
             assert await needs(stand, observers=ObserverSettings(log_attempts="-")) == ("records",)
             assert await needs(stand, door=DoorSettings(ticket_key=b"k" * 32)) == ("retries.ticket_key_env",)

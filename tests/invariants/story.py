@@ -23,6 +23,7 @@ from millgate.core.events import (
     Growth,
     PrefixMarks,
     QuotaSeen,
+    QuotasKept,
     Released,
     Remaining,
     Tick,
@@ -289,7 +290,7 @@ class Story:
         dice = self.dice
         name = dice.choice(self.settings.engines).name
         own = [number for number, (_, _, engine) in self.running.items() if engine == name]
-        kind = dice.randrange(12)
+        kind = dice.randrange(13)
         if kind < 5:
             so_far = [Growth(each, int((self.now - self.running[each][0]) / _TOKEN_S)) for each in own]
             self._send(EngineProgress(name, tuple(so_far)))
@@ -301,6 +302,9 @@ class Story:
             self._send(EngineUp(name))
         elif kind == 10:
             self._send(QuotaSeen(name, (Remaining(QuotaKind.RPM, 100, dice.choice([2, 50]), 20.0),)))
+        elif kind == 11:
+            before = self.gate.quota_uses(self.now)
+            self._send(QuotasKept(tuple(use._replace(used=use.used * 2.0) for use in before), 5.0))
         elif self.away:
             gone = dice.choice(self.away)[1]
             self._send(Withdrawn((gone.body,), gone.tenant))

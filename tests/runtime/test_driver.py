@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
-from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released, Tick
+from millgate.core.events import Arrived, ClientGone, Event, FirstToken, QuotaUse, Released, Tick
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.core.words import Outcome, Reason
@@ -56,6 +56,9 @@ class ScriptedCore:
         raise NotImplementedError
 
     def shared_use(self, now: float) -> SharedUse:
+        raise NotImplementedError
+
+    def quota_uses(self, now: float) -> tuple[QuotaUse, ...]:
         raise NotImplementedError
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millgate.cli.exits import ExitCode
-from millgate.cli.opening import opening_error
+from millgate.cli.opening import ensure_quotas, opening_error
 from millgate.cli.sized_configuration import SizedConfiguration
 from millgate.config.callers import ListenTlsConfig
 from millgate.config.doors import ExtprocConfig
@@ -71,6 +71,8 @@ async def serve_configuration(
     At SIGHUP `reload` reads the configuration anew. Raises ConfigError when a file of TLS cannot be used or a chosen name
     does not exist, CommandError when an address cannot be had.
     """
+    if worker is None:
+        ensure_quotas(loaded.config)
     settings_of = extproc_settings if behind_envoy else gateway_settings
     sized = SizedConfiguration(loaded, settings_of if worker is None else worker_settings)
     if worker is not None:
@@ -141,6 +143,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
         byte_budget=limits.byte_budget,
         drain_grace_s=limits.drain_grace,
         observers=ObserverSettings(records.log_attempts, records.kept_attempts, _tracing(loaded)),
+        quotas_file=config.quotas_file,
         workers=config.workers,
     )
 

@@ -7,10 +7,13 @@ import socket
 import sys
 from collections.abc import Iterator
 
+from msgspec import MsgspecError
+
 from millgate.cli.exits import CommandError, ExitCode, address_error
 from millgate.config.doors import ExtprocConfig
 from millgate.config.schema import Config
 from millgate.gateway import ClusterSettings
+from millgate.gateway.kept_quotas import read_uses
 from millgate.observe.line_writer import try_path
 
 
@@ -20,6 +23,14 @@ def open_all(config: Config) -> None:
     An address that is in use is no failure: the gate that is being checked for may be running.
     """
     ensure_workers(config)
+    ensure_quotas(config)
+    if (path := config.quotas_file) is not None:
+        try:
+            read_uses(path)
+        except (OSError, MsgspecError) as error:
+            raise CommandError(
+                f"quotas_file: {path} is no record of quotas: {error}", ExitCode.USAGE
+            ) from None
     if (log := config.records.log_attempts) is not None:
         try:
             try_path(log)
@@ -40,6 +51,16 @@ def ensure_workers(config: Config) -> None:
     shares = config.workers > 1 and (config.cluster is None or sys.platform != "linux")
     if shares and (why := lacking()):
         raise CommandError(f"workers: {config.workers} cannot share limits, use 1: {why}", ExitCode.USAGE)
+
+
+def ensure_quotas(config: Config) -> None:
+    """Raise CommandError where what is used of quotas is to be kept and cannot be written."""
+    if (path := config.quotas_file) is not None:
+        try:
+            try_path(f"{path}.new")
+        except OSError as error:
+            text = f"quotas_file: {path} cannot be written: {error.strerror}"
+            raise CommandError(text, ExitCode.USAGE) from None
 
 
 def opening_error(error: OSError, config: Config, *, behind_envoy: bool = False) -> CommandError:

@@ -7,7 +7,7 @@ import msgspec
 from millgate.cli.banner import Running, door_url, show_running
 from millgate.cli.compose import gateway_settings
 from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.opening import ensure_workers, opening_error
+from millgate.cli.opening import ensure_quotas, ensure_workers, opening_error
 from millgate.cli.settings import Given
 from millgate.cluster.ledger import MemoryStore
 from millgate.config.load import Loaded
@@ -45,6 +45,7 @@ async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
     # What is wrong with the rest is reported here, and not by each worker.
     build_settings(loaded.config, {}, loaded.places)
     ensure_workers(loaded.config)
+    ensure_quotas(loaded.config)
     assert sources is not None
     recipe = Recipe(msgspec.msgpack.encode(given), sources.text)
     count = loaded.config.workers

@@ -25,6 +25,7 @@ from millgate.config.sections import (
 from millgate.config.values import (
     Count,
     Duration,
+    FilePath,
     HeaderName,
     Host,
     IgnoredHangups,
@@ -458,6 +459,9 @@ class Config(Section):
         default=(),
         max_length=MAX_QUOTAS,
         description="What tenants, models and lanes may ask for in a minute or a day. Default: no quotas.",
+    )
+    quotas_file: FilePath | None = Field(
+        default=None, description="File that keeps what is used of `quotas` over a restart. Default: none."
     )
     retries: RetriesConfig = Field(
         default_factory=RetriesConfig, description="Clients that come back, and how they are known."

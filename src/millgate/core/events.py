@@ -247,6 +247,27 @@ class QuotaShare(NamedTuple):
     burst: float
 
 
+class QuotaUse(NamedTuple):
+    """What is `used` of one bucket of a quota: that of this tenant, model and lane, or the one for all.
+
+    A replica counts what it has used of its own `part` of the bucket, 1 where it has the whole.
+    """
+
+    quota: str
+    tenant: str | None
+    model: str | None
+    lane: str | None
+    used: float
+    part: float = 1.0
+
+
+class QuotasKept(NamedTuple):
+    """What was used of quotas `ago_s` seconds ago, by the process before this one: so much less is left now."""
+
+    uses: tuple[QuotaUse, ...]
+    ago_s: float
+
+
 class AccountShare(NamedTuple):
     """This replica's shares of the limits of the account that an engine is; each `quota` is the limit's kind."""
 
@@ -308,6 +329,7 @@ Event = (
     | EngineProgress
     | EngineSeen
     | QuotaSeen
+    | QuotasKept
     | EngineUp
     | EngineDown
     | Draining

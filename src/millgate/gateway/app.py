@@ -16,6 +16,7 @@ from millgate.core.snapshot import Snapshot
 from millgate.gateway.cluster import Membership, open_store
 from millgate.gateway.doors import Doors, WorkerPlace
 from millgate.gateway.fleet import Fleet
+from millgate.gateway.kept_quotas import KeptQuotas
 from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
 from millgate.http1.server import ByteBudget, HttpServer
 from millgate.observe.door import ClusterSnapshot, DoorSnapshot, ServiceSnapshot
@@ -85,6 +86,7 @@ class Gateway:
         self.doors = Doors(self.server, self.line, place)
         self.observers = self._open_eyes()
         self.cluster = _join(settings.cluster, self.driver, store)
+        self.kept_quotas = KeptQuotas(settings.quotas_file, self.driver, place)
         self.door.is_ready = lambda: self.ready().ready
         self.exposition = self._open_exposition()
         self.views = self._open_views()
@@ -129,7 +131,9 @@ class Gateway:
 
     def _open_views(self) -> Views:
         words = str if self.cluster is None else self.cluster.words
-        live = open_feed(self.driver.snapshot, self.driver.explain, self.observers, words, self._failing)
+        live = open_feed(
+            self.driver.snapshot, self.driver.explain, self.observers, words, partial(_failing, self.fleet)
+        )
         return Views(
             self.driver.snapshot,
             self.driver.explain,
@@ -141,9 +145,6 @@ class Gateway:
             why=self.observers.why,
             cluster=self.cluster_snapshot,
         )
-
-    def _failing(self) -> str:
-        return "; ".join([f"{each.name}: {each.failing}" for each in self.fleet.standings if each.failing])
 
     def _open_admin(self) -> AdminServer | None:
         address = self.settings.admin
@@ -163,6 +164,7 @@ class Gateway:
         """Serve; raises OSError when an address is taken or not ours, with nothing left open."""
         if self.cluster is not None:
             self.cluster.on_loss = self.fleet.look
+            self.cluster.on_lease = self.kept_quotas.start  # what is left is a part of its share
             self.cluster.start()
         try:
             await self.doors.open(self.settings)
@@ -173,6 +175,8 @@ class Gateway:
         except OSError:
             await self.stop()
             raise
+        if self.cluster is None:
+            self.kept_quotas.start()
         self.door.start()
         self.fleet.start()
 
@@ -207,6 +211,7 @@ class Gateway:
             extproc=before.extproc,
             door=replace(settings.door, ticket_key=before.door.ticket_key),
             observers=before.observers,
+            quotas_file=before.quotas_file,
             workers=before.workers,
         )
         self.server.adopt(settings.server, settings.byte_budget)
@@ -273,6 +278,7 @@ class Gateway:
         """Close every door and connection at once; harmless when never started."""
         self.door.stop()
         self.fleet.stop()
+        await self.kept_quotas.stop()
         if self.cluster is not None:
             await self.cluster.leave()
         await self.server.close()
@@ -293,6 +299,10 @@ def _join(cluster: ClusterSettings | None, driver: Driver, store: Store | None) 
     if cluster is None:
         return None
     return Membership(cluster, driver, boot_time, store or open_store(cluster))
+
+
+def _failing(fleet: Fleet) -> str:
+    return "; ".join([f"{each.name}: {each.failing}" for each in fleet.standings if each.failing])
 
 
 def _readiness(snapshot: Snapshot, cluster: Membership | None, *, is_open: bool) -> Readiness:
@@ -374,6 +384,7 @@ def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
         "workers": before.workers != after.workers,
         "retries.ticket_key_env": before.door.ticket_key != after.door.ticket_key,
         "records": records != after.observers,
+        "quotas_file": before.quotas_file != after.quotas_file,
         "tracing": before.observers.tracing != after.observers.tracing,
         "cluster": before.cluster != after.cluster,
         "line": _plain(before.line) != _plain(after.line),

@@ -59,7 +59,7 @@ class Membership:
 
     A lease goes on while this machine is suspended, and the core's clock may not. So `time` is one that does, and before each step the core
     hears of a lease that is over by that.
-    `on_change` is called whenever the state changes, `on_loss` when there are fewer replicas than before: then the engines' gauges are
+    `on_change` is called whenever the state changes, `on_lease` when a lease was granted, `on_loss` when there are fewer replicas than before: then the engines' gauges are
     worth a look, for what a dead replica had is free when they show that it has ended.
     """
 
@@ -69,6 +69,7 @@ class Membership:
         self._settings, self._core, self._time, self._store = settings, core, time, store
         self._ends_at = inf
         self.on_change: Callable[[LeaseStatus], None] = lambda _status: None
+        self.on_lease: Callable[[], None] = lambda: None
         self.on_loss: Callable[[], None] = lambda: None
         self._replicas, self._is_shut = 0, False
         starts_s = _STARTS_FOR * settings.lease_s
@@ -167,6 +168,8 @@ class Membership:
         lease = lease_of(leased.shares, replicas, until, leased.lines)
         self._is_shut = is_alone and not any(each.streams for each in lease.engines)
         self._core.post(lease._replace(closed=self._is_shut))
+        if leased.state is RenewalState.LEASED:
+            self.on_lease()
 
     def _ended(self) -> LeaseGranted | None:
         """Return the end of a lease that the core does not know to be over, once."""

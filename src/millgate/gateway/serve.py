@@ -74,10 +74,7 @@ async def serve(
     gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
     turns = EngineNotices(log, loop.time, loop.call_later)
     gateway.fleet.on_turn = lambda each: notices.failing(each) if each.failing else turns.turned(each)
-    if gateway.cluster is not None:
-        gateway.cluster.on_change = partial(_lease_changed, log)
-    if gateway.observers.traces is not None:
-        gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
+    _log_turns(gateway, log)
     states = StateNotices(log, gateway.driver.snapshot, partial(_losses, gateway), loop.call_later)
     states.tells_caps = gateway.cluster is None  # shares move several times a second: no step of a limiter
     reloader = _reloader(gateway, fetch, log, notifier, sizes)
@@ -102,12 +99,30 @@ async def serve(
         log.close()
 
 
+def _log_turns(gateway: Gateway, log: ProcessLog) -> None:
+    """Log when what the gate shares, keeps or tells fails, and when it is well again."""
+    gateway.kept_quotas.on_trouble = partial(_quotas_turned, log)
+    if gateway.cluster is not None:
+        gateway.cluster.on_change = partial(_lease_changed, log)
+    if gateway.observers.traces is not None:
+        loop = asyncio.get_running_loop()
+        gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
+
+
 def _collector_turned(log: ProcessLog, why: str) -> None:
     """Say that the collector of traces takes no spans, or takes them again."""
     if why:
         log.warning("traces are not taken", why=why)
     else:
         log.info("traces are taken again")
+
+
+def _quotas_turned(log: ProcessLog, why: str) -> None:
+    """Say that a restart would forget what is used of quotas, or would not any more."""
+    if why:
+        log.warning("quotas are not kept", why=why)
+    else:
+        log.info("quotas are kept again")
 
 
 def _reloader(

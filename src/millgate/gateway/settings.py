@@ -153,4 +153,5 @@ class GatewaySettings:
     byte_budget: int = DEFAULT_BYTE_BUDGET
     drain_grace_s: float = 30.0
     observers: ObserverSettings = field(default_factory=ObserverSettings)
+    quotas_file: str | None = None
     workers: int = 1

@@ -20,7 +20,7 @@ from math import inf
 from typing import Protocol
 
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
-from millgate.core.events import Arrived, Event, Tick
+from millgate.core.events import Arrived, Event, QuotaUse, Tick
 from millgate.core.fast_records import number_of
 from millgate.core.governor.verbs import Core
 from millgate.core.instruments import StepObserver
@@ -115,6 +115,11 @@ class Driver:
         """Return what this replica holds and wants of what a cluster shares; changes nothing."""
         self._catch_up()
         return self._governor.shared_use(self._now())
+
+    def quota_uses(self) -> tuple[QuotaUse, ...]:
+        """Return what is used of quotas; changes nothing."""
+        self._catch_up()
+        return self._governor.quota_uses(self._now())
 
     def reconfigure(self, settings: Settings) -> None:
         """Give the core new settings and carry out what they decide; not to be called from a listener."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from millgate.core.events import QuotaShare, QuotaUse
 from millgate.core.quotas.bucket import Reservation, Sizes
 from millgate.core.quotas.ledger import Ledger, Shortage, Who
 from millgate.core.settings import QuotaLimit, QuotaRule, Scope
@@ -259,3 +260,110 @@ def test_levels_of_many_owners_are_those_of_the_last_served() -> None:
 
     assert level.owners == 256
     assert level.left_share == pytest.approx(59 / 60)
+
+
+BUDGETS = [rule("each", QuotaKind.TPD, 86_400, "tenant"), rule("all", QuotaKind.TPD, 172_800)]
+
+
+def test_what_is_used_of_a_day_is_used_of_it_after_a_restart_too_less_what_was_added_since() -> None:
+    before = Ledger(BUDGETS)
+    taken(before, ANN, Sizes(8_000, 0), 100.0)
+    taken(before, BOB, Sizes(1_000, 0), 100.0)
+
+    after = Ledger(BUDGETS)
+    after.keep(before.uses(100.0), ago_s=10.0, now=5.0)
+
+    assert left(after, ANN, 5.0) == pytest.approx({"each": 78_410, "all": 163_820})
+    assert left(after, BOB, 5.0) == pytest.approx({"each": 85_410, "all": 163_820})
+    assert left(after, ANN, 7.0)["each"] == pytest.approx(78_412), "it fills as before"
+
+
+def test_told_twice_it_counts_once_and_what_was_used_meanwhile_stays_used() -> None:
+    ledger = Ledger(BUDGETS)
+    kept = (QuotaUse("each", "ann", None, None, 8_000.0),)
+    ledger.keep(kept, 0.0, 0.0)
+    taken(ledger, ANN, Sizes(500, 0), 0.0)
+    ledger.keep(kept, 1.0, 1.0)
+    assert left(ledger, ANN, 1.0)["each"] == pytest.approx(77_901)
+
+
+def test_a_larger_limit_leaves_what_was_used_used_and_a_debt_is_a_debt() -> None:
+    kept = (QuotaUse("each", "ann", None, None, 90_000.0),)
+    same, larger = Ledger(BUDGETS), Ledger([rule("each", QuotaKind.TPD, 172_800, "tenant")])
+    same.keep(kept, 0.0, 0.0)
+    larger.keep(kept, 0.0, 0.0)
+    short = same.shortage(ANN, SMALL, 0.0)
+    assert short is not None
+    assert short.wait_s == pytest.approx(3_750)
+    assert left(larger, ANN, 0.0) == {"each": pytest.approx(82_800)}
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        QuotaUse("gone", None, None, None, 8_000.0),
+        QuotaUse("each", None, None, None, 8_000.0),
+        QuotaUse("all", "ann", None, None, 8_000.0),
+        QuotaUse("each", "ann", None, None, 5.0),
+    ],
+    ids=["no such rule", "the rule was shared", "the rule had owners", "full again"],
+)
+def test_a_use_that_no_bucket_has_any_more_changes_nothing(use: QuotaUse) -> None:
+    ledger = Ledger(BUDGETS)
+    ledger.keep((use,), 10.0, 0.0)
+    assert left(ledger, ANN, 0.0) == {"each": 86_400, "all": 172_800}
+    assert ledger.buckets == 0
+
+
+def test_a_replica_that_had_a_third_and_has_a_half_now_has_half_of_what_was_left() -> None:
+    ledger = Ledger(BUDGETS)
+    ledger.leased({"all": QuotaShare("all", 1.0, 86_400)}, 2, 0.0)
+    ledger.keep(
+        (
+            QuotaUse("all", None, None, None, 14_400.0, 1 / 3),
+            QuotaUse("each", "ann", None, None, 14_400.0, 1 / 3),
+        ),
+        0.0,
+        0.0,
+    )
+    assert left(ledger, ANN, 0.0) == pytest.approx({"each": 21_600, "all": 64_800})
+
+
+def test_a_share_that_is_away_comes_back_with_what_was_left() -> None:
+    ledger = Ledger(BUDGETS)
+    ledger.leased({}, 2, 0.0)
+    ledger.keep((QuotaUse("all", None, None, None, 129_600.0),), 0.0, 0.0)
+    ledger.leased({"all": QuotaShare("all", 1.0, 86_400)}, 2, 0.0)
+    assert left(ledger, ANN, 0.0)["all"] == pytest.approx(21_600), "half of what was left"
+
+
+def test_a_new_replica_has_an_even_part_of_a_day_although_its_first_share_was_small() -> None:
+    """With two workers some gates began with half of each day's budget, for the other half was still leased to the worker that was first."""
+    ledger = Ledger(BUDGETS[1:])
+    ledger.leased({"all": QuotaShare("all", 0.0, 0.0)}, 2, 0.0)
+    short = ledger.shortage(ANN, SMALL, 0.0)
+    assert short is not None
+    assert (short.wait_s, short.never_fits) == (1.0, False), "it said: in nine minutes"
+    for burst in (500.0, 86_400.0, 115_200.0):
+        ledger.leased({"all": QuotaShare("all", 0.01, burst)}, 2, 0.0)
+    assert left(ledger, ANN, 0.0)["all"] == pytest.approx(86_400)
+    taken(ledger, ANN, Sizes(80_000, 0), 0.0)
+    ledger.leased({"all": QuotaShare("all", 2.0, 172_800)}, 1, 0.0)
+    assert left(ledger, ANN, 0.0)["all"] == pytest.approx(6_400), "what the other one had is not known"
+
+
+def test_told_again_while_its_share_grows_a_replica_has_its_part_of_what_was_left() -> None:
+    ledger = Ledger(BUDGETS[1:])
+    kept = (QuotaUse("all", None, None, None, 129_600.0),)
+    for burst in (0.0, 500.0, 43_200.0, 86_400.0):
+        ledger.leased({"all": QuotaShare("all", 0.01, burst)}, 2, 0.0)
+        ledger.keep(kept, 0.0, 0.0)
+    assert left(ledger, ANN, 0.0)["all"] == pytest.approx(21_600)
+
+
+def test_of_very_many_owners_those_that_came_last_are_kept() -> None:
+    ledger = Ledger(BUDGETS[:1])
+    for number in range(10_050):
+        taken(ledger, ANN._replace(tenant=f"t{number}"), SMALL, 0.0)
+    uses = ledger.uses(0.0)
+    assert (len(uses), uses[0].tenant, uses[-1].tenant) == (10_000, "t50", "t10049")

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,29 @@ def test_sigterm_before_the_workers_are_ready_is_no_cut(start: Start) -> None:
     gate = start()
     until(lambda: len(gate.children()) == 2)
     assert gate.end() == 0
+
+
+def test_what_workers_used_of_a_day_is_used_after_a_restart_too(start: Start, tmp_path: Path) -> None:
+    """Each deployment gave every team another day."""
+    kept = ("--set", f"quotas_file={tmp_path / 'quotas.json'}")
+    budget = ("--set", "quotas.0.name=day", "--set", "quotas.0.tpd=20000")
+
+    def used() -> float:
+        files = [json.loads((tmp_path / f"quotas.json.{slot}").read_text()) for slot in range(2)]
+        return sum(float(use[4]) for _, uses in files for use in uses)
+
+    first = start(*kept, *budget).begin()
+    ask = partial(fetch, first.url, CHAT, "POST", chat(100), content_type="application/json")
+    time.sleep(1.5)  # until both have their shares
+    said = [ask() for _ in range(4)]
+    assert [status for status, _ in said] == [200] * 4, [text[:300] for _, text in said]
+    assert first.end() == 0
+    before = used()
+    assert before > 400
+    second = start(*kept, *budget).begin()
+    time.sleep(3.0)  # until both have their shares, and have been told again
+    assert second.end() == 0
+    assert used() == pytest.approx(before, rel=0.03)
 
 
 def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is_left(

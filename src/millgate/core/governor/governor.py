@@ -63,9 +63,10 @@ class Governor(Core):
             events.EngineProgress: self._progress,
             events.EngineSeen: partial(_seen, self._knowledge),
             events.QuotaSeen: partial(_quota_seen, self._knowledge),
+            events.QuotasKept: partial(_quotas_kept, self._knowledge),
             events.EngineUp: self._engine_up,
             events.EngineDown: self._engine_down,
-            events.Draining: self._draining,
+            events.Draining: partial(_draining, self._knowledge),
             events.LeaseGranted: self._lease_granted,
             events.Tick: self._tick,
         }
@@ -120,6 +121,10 @@ class Governor(Core):
     def shared_use(self, now: float) -> SharedUse:
         """Return what this replica holds and wants of what a cluster shares; changes nothing."""
         return leases.shared_use(self._knowledge, max(now, self._now))
+
+    def quota_uses(self, now: float) -> tuple[events.QuotaUse, ...]:
+        """Return what is used of quotas; changes nothing."""
+        return self._knowledge.allowances.ledger.uses(max(now, self._now))
 
     def reconfigure(self, settings: Settings, now: float) -> tuple[Decision, ...]:
         """Take new settings: what runs goes on, what waits keeps its turn, lower limits only block admissions.
@@ -240,14 +245,6 @@ class Governor(Core):
         leases.put_in_force(knowledge, now)
         return tuple(dispatch(knowledge, now)) if knowledge.attempts.queued_count else ()
 
-    def _draining(self, event: events.Draining, now: float) -> tuple[Decision, ...]:
-        knowledge = self._knowledge
-        knowledge.drains(None if event.grace_s is None else now + event.grace_s)
-        decisions: list[Decision] = []
-        for queued in list(knowledge.attempts.queued()):
-            decisions += refuse_queued(knowledge, queued, Reason.DRAINING, now)
-        return tuple(decisions)
-
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
         knowledge, attempts = self._knowledge, self._knowledge.attempts
         decisions: list[Decision] = []
@@ -312,6 +309,19 @@ def _quota_seen(knowledge: Knowledge, event: events.QuotaSeen, now: float) -> tu
     if engine is not None and engine.provider is not None:
         engine.provider.account.seen(event.reading, now)
     return ()
+
+
+def _quotas_kept(knowledge: Knowledge, event: events.QuotasKept, now: float) -> tuple[Decision, ...]:
+    knowledge.allowances.ledger.keep(event.uses, event.ago_s, now)
+    return ()
+
+
+def _draining(knowledge: Knowledge, event: events.Draining, now: float) -> tuple[Decision, ...]:
+    knowledge.drains(None if event.grace_s is None else now + event.grace_s)
+    decisions: list[Decision] = []
+    for queued in list(knowledge.attempts.queued()):
+        decisions += refuse_queued(knowledge, queued, Reason.DRAINING, now)
+    return tuple(decisions)
 
 
 def _refuse_stranded(knowledge: Knowledge, now: float) -> list[Decision]:

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from millgate.core.decisions import Decision, Explanation
-from millgate.core.events import Arrived, Event
+from millgate.core.events import Arrived, Event, QuotaUse
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 
@@ -34,3 +34,6 @@ class Core(Protocol):
 
     def shared_use(self, now: float) -> SharedUse:
         """Return what this replica holds and wants of what a cluster shares."""
+
+    def quota_uses(self, now: float) -> tuple[QuotaUse, ...]:
+        """Return what is used of quotas, for the process that comes after this one."""

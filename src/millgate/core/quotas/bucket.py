@@ -11,6 +11,7 @@ refund raises those since its reservation: the next refund is judged by the hist
 """
 
 from bisect import bisect_left
+from math import inf
 from typing import NamedTuple
 
 from millgate.core.settings import QuotaLimit
@@ -22,6 +23,8 @@ one part of the burst are one, the higher, so that a refund may come out so much
 # Share of the burst by which a level may be short and still do: after the wait that was promised, the sum of two
 # times has lost its last bits (2e-16 of an uptime of months, times the rate).
 _SLACK = 1e-9
+# A new replica has its part of a day when the others have heard of it, which takes two of their renewals.
+_SHARE_COMES_S = 1.0
 
 
 class Bucket:
@@ -69,6 +72,8 @@ class Bucket:
 
     def wait_s(self, amount: float, now: float) -> float:
         """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
+        if self.is_shut and amount <= self._kept:
+            return _SHARE_COMES_S
         missing = amount - self.level(now)
         if missing <= self.burst * _SLACK:
             return 0.0
@@ -113,6 +118,16 @@ class Bucket:
         self._level = min(here, level)
         self._at = now
 
+    def used(self, now: float) -> float:
+        """Return what is missing to the full bucket; more than its burst in debt."""
+        return max(0.0, self.burst - self.level(now) - self._kept)
+
+    def was_used(self, share: float, most: float, now: float) -> None:
+        """Bring it down to what is left of `most` where this share of it is used, if more is left; a share above 1 is a debt."""
+        left = most * (1.0 - share)
+        self.lower_to(left, now)
+        self._kept = max(0.0, min(self._kept, left - self._level))
+
     def change(self, rate_per_s: float, burst: float, now: float) -> None:
         """Go on with another rate and burst; the level stays where it is, at most the new burst.
 
@@ -121,14 +136,21 @@ class Bucket:
         self._turn_to(rate_per_s, burst, now)
         self.whole_burst = burst
 
-    def leased(self, rate_per_s: float, burst: float, now: float, *, is_full: bool = False) -> None:
-        """Go on with this part of its rate and burst; what was kept while it was shut is back. One that `is_full` begins so."""
-        kept, self._kept = burst if is_full else self._kept, 0.0
+    def leased(
+        self, rate_per_s: float, burst: float, now: float, *, is_full: bool = False, most_kept: float = inf
+    ) -> None:
+        """Go on with this part of its rate and burst; of what was kept while it was shut, `most_kept` is back. One that `is_full` begins so.
+
+        What its part has no room for comes as that grows: while others have not yet heard of a new replica, its part is small.
+        """
+        kept = burst if is_full else min(self._kept, most_kept)
         if self.is_shut:
             self.is_shut, self._at = False, now  # nothing was added meanwhile
         if (rate_per_s, burst) != (self.rate_per_s, self.burst) or kept:
             self._turn_to(rate_per_s, burst, now)
-            self._level = min(self._level + kept, burst)
+            level = self._level + kept
+            self._level = min(level, burst)
+            self._kept = level - self._level
 
     def shut(self, now: float, *, keeps: bool) -> None:
         """Let nothing be taken until it has a part again: other replicas have its rate, and its level too unless it `keeps` that."""

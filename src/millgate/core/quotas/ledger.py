@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from millgate.core.decisions import QuotaState
-from millgate.core.events import QuotaShare
+from millgate.core.events import QuotaShare, QuotaUse
 from millgate.core.measure import LOOKED_AT
 from millgate.core.quotas.bucket import Bucket, Charge, Reservation, Sizes, needed_amount, reserved_amount
 from millgate.core.settings import DAY_S, QuotaLimit, QuotaRule
@@ -25,6 +25,8 @@ from millgate.core.snapshot import QuotaLevel
 MAX_BUCKETS = 100_000
 # Buckets with owners that a look at the levels visits: who is short of quota has used it lately.
 _MOST_LOOKED_AT = 256
+# Buckets with owners that outlive a restart: to write down so many takes the loop some 10 ms.
+_MOST_KEPT = 10_000
 
 BucketKey = tuple[str, str | None, str | None, str | None]
 
@@ -123,6 +125,34 @@ class Ledger:
             owners[key[0]] += 1
         return [QuotaLevel(name, share, owners[name]) for name, share in left.items()]
 
+    def uses(self, now: float) -> tuple[QuotaUse, ...]:
+        """Return what is used of each bucket; of those with owners, of those that are not full, and of the `_MOST_KEPT` used last.
+
+        Changes nothing.
+        """
+        shared = [
+            QuotaUse(name, None, None, None, bucket.used(now), bucket.burst / bucket.whole_burst)
+            for name, bucket in self._shared.items()
+        ]
+        own = [
+            QuotaUse(*key, used, bucket.burst / bucket.whole_burst)
+            for key, bucket in islice(reversed(self._own.items()), _MOST_KEPT)
+            if (used := bucket.used(now)) > 0.0
+        ]
+        return (*shared, *reversed(own))
+
+    def keep(self, uses: Sequence[QuotaUse], ago_s: float, now: float) -> None:
+        """Leave no more than what these uses left `ago_s` seconds ago, and what was added since; those of no rule of now are passed over."""
+        rules = {rule.name: rule for rule in self._rules}
+        for use in uses:
+            rule, who = rules.get(use.quota), Who(use.tenant or "", use.model or "", use.lane or "")
+            if rule is None or _key(rule, who) != use[:4]:
+                continue
+            used = use.used / use.part - ago_s * rule.limit.rate_per_s
+            if used > 0.0:
+                burst = rule.limit.burst
+                self._bucket(rule, who, now).was_used(used / burst, burst * self._part, now)
+
     def reconfigure(self, rules: Sequence[QuotaRule], now: float) -> None:
         """Take new rules; what has been spent under a rule that keeps its name and scope stays spent."""
         self._file(rules)
@@ -139,8 +169,8 @@ class Ledger:
     def leased(self, shares: Mapping[str, QuotaShare], replicas: int, now: float) -> None:
         """Count against these shares from now on, by name; a rule without one is shut.
 
-        The bucket of a replica that joins others begins empty, for what they have had is not known; that of a day begins full, for it
-        would hardly fill. Buckets with owners have an even part each.
+        The bucket of a replica that joins others begins empty, for what they have had is not known; that of a day begins with an even
+        part, for it would hardly fill. Buckets with owners have an even part each.
         """
         for rule in self._rules:
             if not rule.each:
@@ -163,8 +193,9 @@ class Ledger:
             bucket = self._shared[rule.name] = Bucket(rule.limit.rate_per_s, rule.limit.burst, now)
             bucket.shut(now, keeps=is_daily)
         if share is not None and share.rate_per_s > 0.0 and share.burst > 0.0:
-            is_new = bucket.is_shut and not bucket.charged
-            bucket.leased(share.rate_per_s, share.burst, now, is_full=is_new and replicas <= 1)
+            is_full = bucket.is_shut and not bucket.charged and replicas <= 1 and not is_daily
+            even = rule.limit.burst / max(1, replicas)
+            bucket.leased(share.rate_per_s, share.burst, now, is_full=is_full, most_kept=even)
         elif not bucket.is_shut:
             bucket.shut(now, keeps=is_daily)
 

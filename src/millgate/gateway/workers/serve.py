@@ -6,7 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import MsgspecError
+
 from millgate.cluster.contract import Store
+from millgate.gateway.kept_quotas import put_together
 from millgate.gateway.notify import Notifier
 from millgate.gateway.serve import ProcessEnding
 from millgate.gateway.settings import GatewaySettings
@@ -34,6 +37,9 @@ async def serve_workers(
     Raises OSError when an address is taken or not ours.
     """
     log, notifier = ProcessLog(), Notifier()
+    if settings.quotas_file is not None:
+        with contextlib.suppress(OSError, MsgspecError):  # each worker will tell
+            put_together(settings.quotas_file)
     with contextlib.ExitStack() as sockets:
         http = [sockets.enter_context(each) for each in shared_sockets(settings.host, settings.port, count)]
         found = settings.line and shared_sockets(settings.line.host, settings.line.port, count)

@@ -1,0 +1,159 @@
+"""What was used of quotas, kept in a file while no gate runs: a budget of a day outlives a restart.
+
+Each worker writes a file of its own, `PATH.SLOT`, and a process alone writes `PATH`. A process that starts counts what all of them
+say together, and the first process of a gate puts them together in `PATH`.
+"""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from millgate.core.events import QuotasKept, QuotaUse
+from millgate.gateway.doors import WorkerPlace
+from millgate.runtime.driver import Driver
+
+WRITTEN_EVERY_S: Final = 10.0
+"""What a killed process has used since its last writing is forgotten; workers that start together have read before the first of them writes."""
+_TOLD_EVERY_S: Final = 1.0
+"""Before that the core is told again and again: while workers and replicas join, its shares of quotas still move, and a bucket keeps no more than its share."""
+_LAST_WORDS_S: Final = 2.0
+"""A silent disk keeps no process from ending."""
+
+
+class QuotaRecord(NamedTuple):
+    """One file: what was used at this time, in seconds since 1970."""
+
+    written_s: float
+    uses: tuple[QuotaUse, ...]
+
+
+_decode = msgspec.json.Decoder(QuotaRecord).decode
+
+
+class KeptQuotas:
+    """Tells the core what was used before, and writes down what is used; `place` None is a process alone. Without a path it does nothing.
+
+    `on_trouble` is told why nothing can be kept, and an empty text when it can again. A file that is no record of quotas stays as it is.
+    """
+
+    def __init__(self, path: str | None, driver: Driver, place: WorkerPlace | None) -> None:
+        self._path, self._driver = path or "", driver
+        self._is_alone = place is None
+        self._own = self._path if place is None else f"{path}.{place.slot}"
+        self._is_started = False
+        self._task: asyncio.Task[None] | None = None
+        self._ending = asyncio.Event()
+        self._trouble = ""
+        self.on_trouble: Callable[[str], None] = lambda _why: None
+
+    def start(self) -> None:
+        """Tell the core what was used before, and write from now on; for a second time nothing."""
+        if self._is_started or not self._path:
+            return
+        self._is_started = True
+        record = QuotaRecord(time.time(), ())
+        try:
+            if self._is_alone:
+                put_together(self._path)
+            record = read_uses(self._path)
+        except OSError as error:
+            self._turn(error.strerror or str(error))
+        except msgspec.MsgspecError as error:
+            self._turn(f"the file is no record of quotas: {error}")
+            return
+        self._tell(record)
+        self._task = asyncio.get_running_loop().create_task(self._go_on(record))
+
+    async def stop(self) -> None:
+        """Write for the last time; harmless when never started."""
+        if self._task is None:
+            return
+        self._ending.set()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._task, _LAST_WORDS_S)
+
+    async def _go_on(self, record: QuotaRecord) -> None:
+        first_at = time.monotonic() + WRITTEN_EVERY_S
+        while time.monotonic() < first_at and not await self._ends_within(_TOLD_EVERY_S):
+            self._tell(record)
+        while not self._ending.is_set():
+            await self._write()
+            await self._ends_within(WRITTEN_EVERY_S)
+        await self._write()
+
+    async def _ends_within(self, wait_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ending.wait(), wait_s)
+        return self._ending.is_set()
+
+    def _tell(self, record: QuotaRecord) -> None:
+        self._driver.post(QuotasKept(record.uses, max(0.0, time.time() - record.written_s)))
+
+    async def _write(self) -> None:
+        write = partial(_write, self._own, QuotaRecord(time.time(), self._driver.quota_uses()))
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, write)
+        except OSError as error:
+            self._turn(error.strerror or str(error))
+        else:
+            self._turn("")
+
+    def _turn(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.on_trouble(trouble)
+
+
+def put_together(path: str) -> None:
+    """Write to `path` what it or the files of workers say; OSError where that cannot be, MsgspecError where one is no such record."""
+    _write(path, read_uses(path))
+    for each in _of_workers(path):
+        each.unlink()
+
+
+def read_uses(path: str) -> QuotaRecord:
+    """Return the sum of what workers have written, or else what a process alone has; nothing used where there are no files.
+
+    OSError where a file cannot be read, MsgspecError where one is no such record.
+    """
+    records = [_decode(each.read_bytes()) for each in _of_workers(path)]
+    if not records:
+        with contextlib.suppress(FileNotFoundError):
+            if content := Path(path).read_bytes():
+                return _decode(content)
+        return QuotaRecord(time.time(), ())
+    return QuotaRecord(max([each.written_s for each in records]), tuple(_sum(records)))
+
+
+def _sum(records: list[QuotaRecord]) -> Iterator[QuotaUse]:
+    """Add up what workers used. Each has an even part of a bucket with an owner, and may never have met that owner."""
+    sums: dict[tuple[str | None, ...], QuotaUse] = {}
+    for use in [use for record in records for use in record.uses]:
+        is_owned = use[1:4] != (None, None, None)
+        before = sums.get(use[:4], use._replace(used=0.0, part=0.0))
+        part = use.part * len(records) if is_owned else before.part + use.part
+        sums[use[:4]] = before._replace(used=before.used + use.used, part=min(1.0, part))
+    yield from sums.values()
+
+
+def _of_workers(path: str) -> list[Path]:
+    named = Path(path)
+    beside = sorted(named.parent.iterdir())
+    return [each for each in beside if each.stem == named.name and each.suffix[1:].isdigit()]
+
+
+def _write(path: str, record: QuotaRecord) -> None:
+    """Write a file that is the old one or the new one, whatever happens meanwhile."""
+    unfinished = Path(f"{path}.{os.getpid()}.new")  # a worker and the one that replaces it may write at once
+    with unfinished.open("wb") as file:
+        file.write(msgspec.json.encode(record))
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)

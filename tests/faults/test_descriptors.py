@@ -1,16 +1,20 @@
 """At 300 descriptors: clients of all doors together leave room for the admin door, health looks and engines."""
 
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
 from lab.upstream import FakeUpstream
 
 from faults.asking import ask
 from faults.process import GateProcess, until
 from faults.starter import Starter
 from faults.talk import chat
+from millgate.sockets.descriptors import RAISED_TO
 
 OPEN_FILES = 300
 PATIENT = {"limits.header_deadline": "1m", "limits.idle": "1m", "line.port": "0"}
@@ -80,3 +84,21 @@ def test_400_silent_connections_to_the_admin_door_leave_clients_and_the_engine_w
         for number in range(8):
             assert ask(gate, content=f"question {number}").status == 200
         assert gate.descriptors < OPEN_FILES - 40
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_usual_soft_limit_of_a_host_is_no_limit_for_a_gate_or_its_workers(
+    start: Starter, upstream: FakeUpstream, workers: int
+) -> None:
+    """1,024 of the 524,288 files that the host allows were room for 462 clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, hard))
+    try:
+        gate = start(upstream.url, settings={**PATIENT, "workers": str(workers)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    main = gate.process.pid
+    children = Path(f"/proc/{main}/task/{main}/children").read_text(encoding="ascii").split()
+    assert len(children) == (workers if workers > 1 else 0)
+    limits = {resource.prlimit(process, resource.RLIMIT_NOFILE) for process in (main, *map(int, children))}
+    assert limits == {(min(hard, RAISED_TO) if hard > 0 else RAISED_TO, hard)}

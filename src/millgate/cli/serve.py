@@ -170,11 +170,13 @@ def _deadline_of_slo(ttft_slo: str | None) -> list["Override"]:
 
 
 def on_uvloop(work: Coroutine[Any, Any, int]) -> int:
-    """Do this work on a loop of its own, and return its exit code."""
+    """Do this work on a loop of its own with as many files as the system lets it open, and return its exit code."""
     import asyncio
 
+    from millgate.sockets.descriptors import raise_soft_limit
     from millgate.sockets.loop import GateLoop
 
+    raise_soft_limit()
     with asyncio.Runner(loop_factory=GateLoop) as runner:
         return runner.run(work)
 

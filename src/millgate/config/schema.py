@@ -333,7 +333,7 @@ class LimitsConfig(Section):
         default=None,
         ge=1,
         le=1_000_000,
-        description="Most client connections of the HTTP door at once. All doors together never have more than half of the soft limit of open files less 100: the other half is for engines.",
+        description="Most client connections of the HTTP door at once. All doors together never have more than half of the open files that it may have less 100: the other half is for engines.",
     )
     byte_budget: Size = Field(
         default=256_000_000,

@@ -4,6 +4,7 @@ Every acceptor of connections asks it, so that no door can use up what another n
 engine's connection beside its own; that one is kept for it, or a gate full of silent clients could reach no engine.
 """
 
+import contextlib
 import resource
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +14,22 @@ _KEPT_FREE: Final = 100
 LINGERING: Final = 32
 """How many connections too many may stay for the moment that their refusal takes."""
 _ENDLESS: Final = 1_000_000
+RAISED_TO: Final = 65_536
+"""Room for 32,718 clients, whose streams have 0.5 GB. Containers may open 2**30 files: idle clients would use up the memory first."""
+
+
+def raise_soft_limit() -> None:
+    """Let this process and its children open `RAISED_TO` files, where the hard limit allows it; a soft limit that is higher stays.
+
+    The soft limit of 1,024 of most hosts is for programs that call select(2), which fails beyond it. Nothing that serves does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = RAISED_TO if hard == resource.RLIM_INFINITY else min(hard, RAISED_TO)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(
+            OSError, ValueError
+        ):  # a sandbox; on macOS a hard limit above the kernel's own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Descriptors:

@@ -29,6 +29,24 @@ def test_a_file_that_cannot_be_opened_is_said_at_once(tmp_path: Path) -> None:
         LineWriter(str(tmp_path / "nowhere" / "log"))
 
 
+def test_a_pipe_that_no_program_reads_is_said_at_once_and_one_with_a_reader_is_written_as_any(
+    tmp_path: Path,
+) -> None:
+    """The gate waited for a reader before its first word, without a line in its log."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="No such device or address"):
+        LineWriter(str(pipe))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    writer = LineWriter(str(pipe))
+    assert writer._descriptor is not None
+    assert os.get_blocking(writer._descriptor)
+    writer.add(LINE % 1, 1)
+    writer.close()
+    assert os.read(reader, 4096) == LINE % 1
+    os.close(reader)
+
+
 def test_a_file_is_continued_and_only_its_owner_and_group_may_read_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in (1, 2):

@@ -79,7 +79,8 @@ def opening_error(error: OSError, config: Config, *, behind_envoy: bool = False)
 
 def log_error(log: str, error: OSError) -> CommandError:
     """Return the error for a log of attempts that cannot be opened."""
-    return CommandError(f"records.log_attempts: {log} cannot be opened: {error.strerror}", ExitCode.USAGE)
+    why = "no program reads this pipe" if error.errno == errno.ENXIO else error.strerror
+    return CommandError(f"records.log_attempts: {log} cannot be opened: {why}", ExitCode.USAGE)
 
 
 def ask_store(settings: ClusterSettings) -> str:

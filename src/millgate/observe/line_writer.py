@@ -22,6 +22,7 @@ _BATCH_S: Final = 0.1
 _LAST_WORDS_S: Final = 1.0
 _LOOK_S: Final = 0.01
 _STDOUT: Final = 1
+_AT_ONCE: Final = getattr(os, "O_NONBLOCK", 0)  # none on Windows
 _PIPE_BYTES: Final = getattr(select, "PIPE_BUF", 512)  # Windows does not say; POSIX's least
 
 
@@ -154,4 +155,8 @@ def try_path(path: str) -> None:
 def _open(path: str | int) -> int:
     if isinstance(path, int):
         return path
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+    # A named pipe without a reader is an error (ENXIO), where a blocking open would wait for one without a word.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _AT_ONCE, 0o640)
+    if _AT_ONCE:
+        os.set_blocking(descriptor, True)
+    return descriptor

@@ -26,6 +26,7 @@ from millgate.core.events import (
     QuotasKept,
     Released,
     Remaining,
+    StoodStill,
     Tick,
     Withdrawn,
 )
@@ -290,7 +291,7 @@ class Story:
         dice = self.dice
         name = dice.choice(self.settings.engines).name
         own = [number for number, (_, _, engine) in self.running.items() if engine == name]
-        kind = dice.randrange(13)
+        kind = dice.randrange(14)
         if kind < 5:
             so_far = [Growth(each, int((self.now - self.running[each][0]) / _TOKEN_S)) for each in own]
             self._send(EngineProgress(name, tuple(so_far)))
@@ -305,6 +306,8 @@ class Story:
         elif kind == 11:
             before = self.gate.quota_uses(self.now)
             self._send(QuotasKept(tuple(use._replace(used=use.used * 2.0) for use in before), 5.0))
+        elif kind == 12:
+            self._send(StoodStill())
         elif self.away:
             gone = dice.choice(self.away)[1]
             self._send(Withdrawn((gone.body,), gone.tenant))

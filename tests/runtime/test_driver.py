@@ -10,12 +10,22 @@ from typing import Any
 import pytest
 
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
-from millgate.core.events import Arrived, ClientGone, Event, FirstToken, QuotaUse, Released, Tick
+from millgate.core.events import (
+    Arrived,
+    ClientGone,
+    Event,
+    FirstToken,
+    QuotaUse,
+    Released,
+    StoodStill,
+    Tick,
+)
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.core.words import Outcome, Reason
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
+from millgate.runtime.lag import LoopLag
 
 
 class ScriptedCore:
@@ -118,6 +128,21 @@ def test_attempts_are_numbered_once() -> None:
 
 def _check(truth: bool) -> None:
     assert truth
+
+
+def test_a_loop_that_stood_still_is_told_once_before_what_was_to_be_read_meanwhile() -> None:
+    def test(core: ScriptedCore, driver: Driver) -> None:
+        now = MonotonicClock.now()
+        driver.lag = LoopLag(asyncio.get_running_loop())
+        driver.post(FirstToken(1))
+        driver.lag.due = now - 40.0
+        driver.post(FirstToken(2))
+        driver.post(Released(1))
+        driver.lag.due = now + 0.1
+        driver.post(Released(2))
+        assert core.handled == [FirstToken(1), StoodStill(), FirstToken(2), Released(1), Released(2)]
+
+    drive(test)
 
 
 def test_each_decision_goes_to_the_listener_of_its_attempt() -> None:

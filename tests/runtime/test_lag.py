@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from millgate.runtime.lag import LATE_S, ON_TIME_SHARE, PERSISTENT_S, TICK_S, LoopLag
+from millgate.runtime.lag import LATE_S, ON_TIME_SHARE, PERSISTENT_S, STALL_S, TICK_S, LoopLag
 
 
 class ManualLoop:
@@ -81,3 +81,12 @@ def test_a_real_loop_on_time_is_not_overloaded() -> None:
         lag.stop()
 
     asyncio.run(body())
+
+
+def test_the_end_of_a_standstill_is_told_while_it_can_be_seen() -> None:
+    loop, lag = a_lag()
+    overdue: list[float] = []
+    lag.on_late = lambda: overdue.append(loop.now - lag.due)
+    loop.fire(STALL_S)
+    loop.fire(40.0)
+    assert overdue == [40.0]

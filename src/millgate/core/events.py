@@ -312,6 +312,10 @@ class LeaseGranted(NamedTuple):
     closed: bool = False
 
 
+class StoodStill(NamedTuple):
+    """This process has done nothing for a while: when what it reads now came is unknown, so times of what runs teach nothing."""
+
+
 class Tick(NamedTuple):
     """Time has passed; sent at the latest when `next_wake` said so."""
 
@@ -334,5 +338,6 @@ Event = (
     | EngineDown
     | Draining
     | LeaseGranted
+    | StoodStill
     | Tick
 )

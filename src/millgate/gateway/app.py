@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from millgate.cluster.contract import Store
-from millgate.core.events import Draining
+from millgate.core.events import Draining, Tick
 from millgate.core.governor.verbs import Core
 from millgate.core.instruments import StepObserver
 from millgate.core.settings import Settings
@@ -72,6 +72,7 @@ class Gateway:
         """The engines, with their connections and what watches them."""
         callers = Callers(settings.callers, secret=b"" if place is None else place.secret)
         self.door = HttpDoor(self.driver, self.fleet.routes, settings.door, callers)
+        self.driver.lag, self.door.lag.on_late = self.door.lag, partial(self.driver.post, Tick())
         budget = ByteBudget(settings.byte_budget)
         self.descriptors = Descriptors(self._other_connections, engine_share=_ENGINE_SHARE)
         self.server = HttpServer(

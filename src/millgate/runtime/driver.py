@@ -20,13 +20,14 @@ from math import inf
 from typing import Protocol
 
 from millgate.core.decisions import Admit, Cancel, Decision, Ended, Explanation, Queue, Yield
-from millgate.core.events import Arrived, Event, QuotaUse, Tick
+from millgate.core.events import Arrived, Event, QuotaUse, StoodStill, Tick
 from millgate.core.fast_records import number_of
 from millgate.core.governor.verbs import Core
 from millgate.core.instruments import StepObserver
 from millgate.core.settings import Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.runtime.clock import Clock
+from millgate.runtime.lag import STALL_S, LoopLag
 
 
 class DecisionListener(Protocol):
@@ -68,6 +69,9 @@ class Driver:
         self._due_at = inf
         self.before_step: Callable[[], Event | None] | None = None
         """Tells of what has ended by a clock that the core does not have; the core hears of it before anything else."""
+        self.lag: LoopLag | None = None
+        """Whose look at the loop is overdue, that loop has stood still: the core hears of it before what came meanwhile."""
+        self._told_of = 0.0
         self.observers: list[StepObserver] = []
         self.cancelled = 0
         """How many attempts were cancelled while they ran: the grace of a drain was over."""
@@ -146,6 +150,9 @@ class Driver:
         self._stepping = True
         untaken = event
         try:
+            if self.lag is not None and now - self.lag.due > STALL_S and self._told_of != self.lag.due:
+                self._told_of = self.lag.due
+                self._step(StoodStill(), min(now, self._due_at))
             if self.before_step is not None and (ended := self.before_step()) is not None:
                 self._step(ended, now)
             while now >= self._due_at:

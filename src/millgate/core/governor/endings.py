@@ -133,7 +133,7 @@ def _learn_reading(engines: Engines, totals: Totals, attempt: Attempt, now: floa
 def _learn_reading_bound(permit: Permit, engine: Engine, prompt_tokens: int, now: float) -> None:
     """The first token was not seen, and the answer is whole: learn where reading took no longer than that, whatever was believed."""
     tokens, took_s = prompt_tokens + permit.prefill_ahead, now - permit.sent_at
-    if took_s < engine.service.ttft_s(tokens):
+    if took_s < engine.service.ttft_s(tokens) and permit.is_timed:
         engine.service.learn_ttft(tokens, took_s)
 
 
@@ -157,6 +157,8 @@ def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -
 
 
 def _learn_tpot(permit: Permit, engine: Engine, output_tokens: int, *, streamed: bool, now: float) -> None:
+    if not permit.is_timed:
+        return
     per_stream = output_tokens / permit.answers
     began_at = permit.first_token_at
     if began_at is not None and per_stream >= 2:
@@ -357,7 +359,7 @@ def release(
         lane.gets_back(now)
         if (shares := pool.shares) is not None:
             shares.left(lane.settings.name, permit.streams)
-        if teaches:
+        if teaches and permit.is_timed:
             engine.learns_permit(permit, attempt.unread_tokens, request.output_tokens, now)
         else:
             engine.drain.left(now)

@@ -68,6 +68,7 @@ class Governor(Core):
             events.EngineDown: self._engine_down,
             events.Draining: partial(_draining, self._knowledge),
             events.LeaseGranted: self._lease_granted,
+            events.StoodStill: partial(_stood_still, self._knowledge),
             events.Tick: self._tick,
         }
 
@@ -216,8 +217,7 @@ class Governor(Core):
         return tuple(dispatch(knowledge, now)) if may_go and knowledge.attempts.queued_count else ()
 
     def _engine_up(self, event: events.EngineUp, now: float) -> tuple[Decision, ...]:
-        engine = self._knowledge.engines.by_name.get(event.engine)
-        if engine is not None:
+        if (engine := self._knowledge.engines.by_name.get(event.engine)) is not None:
             engine.went_up(on_trial=event.trial)
             self._knowledge.engines.placement.changed(engine)
         return self._turn(event.engine, now, up=True) or tuple(dispatch(self._knowledge, now))
@@ -322,6 +322,15 @@ def _draining(knowledge: Knowledge, event: events.Draining, now: float) -> tuple
     for queued in list(knowledge.attempts.queued()):
         decisions += refuse_queued(knowledge, queued, Reason.DRAINING, now)
     return tuple(decisions)
+
+
+def _stood_still(knowledge: Knowledge, _event: events.StoodStill, now: float) -> tuple[Decision, ...]:
+    for engine in knowledge.engines.by_name.values():
+        for permit in engine.permits.values():
+            permit.unwatched()
+        engine.drain.stood_still(now)
+        engine.reading.interrupted(now)
+    return ()
 
 
 def _refuse_stranded(knowledge: Knowledge, now: float) -> list[Decision]:

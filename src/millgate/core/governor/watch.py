@@ -44,7 +44,7 @@ def _prompts_pay(engine: Engine, signal: Signal, reading: LimitReading, now: flo
 
 def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:
     """Note how many tokens a stream has made by now."""
-    if engine.signal is not None and permit.first_token_at is not None:
+    if engine.signal is not None and permit.first_token_at is not None and permit.is_timed:
         engine.signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
     permit.grows(output_tokens, now)
 
@@ -52,7 +52,7 @@ def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None
 def answered(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:
     """Note a whole answer: the tokens since the last look, and its mean time per token."""
     signal = engine.signal
-    if signal is None:
+    if signal is None or not permit.is_timed:
         return
     began_at = permit.began_unseen(now)
     per_stream = output_tokens / permit.answers

@@ -304,6 +304,11 @@ class DrainRate:
             self._full_since = now
             self._streams.add(float(streams))
 
+    def stood_still(self, now: float) -> None:
+        """What ended until now was not seen to: a full gate counts from here."""
+        if self._full_since is not None:
+            self._full_since = now
+
     def departed(self, now: float, work_s: float, foreseen_s: float, stayed_s: float) -> None:
         """A permit has ended after `stayed_s`; counts only if the gate was full.
 

@@ -26,7 +26,7 @@ class Permit:
     `serial` is the order in which attempts were taken in. `prefill_ahead` and `expected_ttft_s` were foreseen at the
     admission, `foreseen_tokens` then or since. `due_at` is when time alone tells something: that a prompt is read, or
     that the engine has let go of a client that left at `gone_at`. `listed_end` is where `capacity_forecast` keeps it.
-    It was `sent_at`; until then another engine reads its prompt, and it `is_elsewhere`.
+    Its times teach while it `is_timed`. It was `sent_at`; until then another engine reads its prompt, and it `is_elsewhere`.
     `looked_at` and `looked_tokens` are how far its stream was when last looked at, `read_before` the prompt tokens that the
     engine had read by its first token.
     """
@@ -46,7 +46,7 @@ class Permit:
         self.streams, self.answers = streams, answers
         self.state = State.PREFILL
         self.admitted_at = self.sent_at = self.looked_at = admitted_at
-        self.is_elsewhere = False
+        self.is_elsewhere, self.is_timed = False, True
         self.prefill_ahead, self.expected_ttft_s = prefill_ahead, expected_ttft_s
         self.due_at = admitted_at + expected_ttft_s
         self.foreseen_tokens = foreseen_tokens
@@ -54,6 +54,10 @@ class Permit:
         self.first_token_at: float | None = None
         self.gone_at: float | None = None
         self.listed_end: float | None = None
+
+    def unwatched(self) -> None:
+        """When something came of it is unknown: its times teach nothing from now on."""
+        self.is_timed = False
 
     def first_token(self, now: float) -> None:
         """The prompt has been read."""
@@ -384,13 +388,14 @@ class Engine:
         """The prompt has been read: learn how long it took, and give its share of the prefill meter back."""
         permit.first_token(now)
         service, ahead, took_s = self.service, permit.prefill_ahead, now - permit.sent_at
-        if self.signal is not None:
+        if self.signal is not None and permit.is_timed:
             self.signal.first_token(took_s - permit.expected_ttft_s)
-        self.reading.erred(permit.expected_ttft_s, took_s)
-        service.learn_ttft(prompt_tokens + ahead, took_s)
+        if permit.is_timed:
+            self.reading.erred(permit.expected_ttft_s, took_s)
+            service.learn_ttft(prompt_tokens + ahead, took_s)
+            self.reading.read(prompt_tokens, service.ttft_s(0), now)
         self.has_read(prompt_tokens + int(ahead), now)
         self.gate.prefilled(permit.attempt)
-        self.reading.read(prompt_tokens, service.ttft_s(0), now)
         permit.reads_after(service.has_read(prompt_tokens))
 
     def read_unseen(self, permit: Permit, prompt_tokens: int, now: float) -> None:

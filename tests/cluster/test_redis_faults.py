@@ -210,7 +210,16 @@ def test_a_user_with_the_least_rights_is_enough_and_one_with_less_is_told(start_
     fewer = start_redis("--user", *["gate", "on", ">s3cret", "~other:*", "+@all"])
     text = _refuses(f"redis://gate:s3cret@127.0.0.1:{fewer.port}")
 
-    assert text == "Redis' ACL user may not run scripts on the key of the leases"
+    assert text == "Redis' ACL user lacks the right to a command, or to the key of the leases"
+
+
+def test_a_database_of_another_number_needs_one_right_more(start_redis: Start) -> None:
+    server, more = start_redis(*_LEAST_RIGHTS), start_redis(*_LEAST_RIGHTS, "+select")
+
+    text = _refuses(f"redis://gate:s3cret@127.0.0.1:{server.port}/3")
+
+    assert text == "Redis' ACL user lacks the right to a command, or to the key of the leases"
+    _works(f"redis://gate:s3cret@127.0.0.1:{more.port}/3")
 
 
 # Row 54: a replica is cut off, and comes back.
@@ -370,12 +379,7 @@ def test_an_authority_that_is_changed_on_disk_counts_for_the_next_connection(
 def test_sentinel_names_the_primary_and_the_next_one(start_redis: Start, tmp_path: Path) -> None:
     primary = start_redis()
     replica = start_redis("--replicaof", "127.0.0.1", str(primary.port))
-    port = free_port()
-    (tmp_path / "sentinel.conf").write_text(
-        f"port {port}\nbind 127.0.0.1\nsentinel monitor leases 127.0.0.1 {primary.port} 1\n"
-        "sentinel down-after-milliseconds leases 500\nsentinel failover-timeout leases 2000\n"
-    )
-    sentinel = start_redis(port=port, sentinel=str(tmp_path / "sentinel.conf"))
+    sentinel = _start_sentinel(start_redis, tmp_path, primary)
     _await_replica(primary)
 
     async def live() -> None:
@@ -388,6 +392,48 @@ def test_sentinel_names_the_primary_and_the_next_one(start_redis: Start, tmp_pat
             await asker.until_whole()
 
     asyncio.run(live())
+
+
+def _start_sentinel(start_redis: Start, folder: Path, primary: RedisServer, more: str = "") -> RedisServer:
+    port = free_port()
+    (folder / f"sentinel-{port}.conf").write_text(
+        f"port {port}\nbind 127.0.0.1\nsentinel monitor leases 127.0.0.1 {primary.port} 1\n"
+        f"sentinel down-after-milliseconds leases 500\nsentinel failover-timeout leases 2000\n{more}"
+    )
+    return start_redis(port=port, sentinel=str(folder / f"sentinel-{port}.conf"))
+
+
+@pytest.mark.parametrize("frozen", [0, 1, 2])
+def test_a_sentinel_whose_host_is_gone_without_a_word_keeps_no_replica_from_its_lease(
+    start_redis: Start, tmp_path: Path, frozen: int
+) -> None:
+    primary = start_redis()
+    sentinels = [_start_sentinel(start_redis, tmp_path, primary) for _ in range(3)]
+
+    sentinels[frozen].stop()
+
+    hosts = ",".join(f"127.0.0.1:{each.port}" for each in sentinels)
+    _works(f"redis+sentinel://{hosts}/leases")
+    text = _refuses(f"redis+sentinel://{hosts}/other")
+    assert text in {
+        "Redis did not answer in time",
+        "no Sentinel names a primary: look at them, the service's name and the password",
+    }
+
+
+@pytest.mark.parametrize("own", ["", "requirepass s3cret\n", "requirepass an0ther\n"])
+def test_sentinels_that_want_the_password_of_redis_get_it(
+    start_redis: Start, tmp_path: Path, own: str
+) -> None:
+    primary = start_redis("--requirepass", "s3cret")
+    sentinel = _start_sentinel(start_redis, tmp_path, primary, f"sentinel auth-pass leases s3cret\n{own}")
+    address = f"redis+sentinel://:s3cret@127.0.0.1:{sentinel.port}/leases"
+
+    if "an0ther" in own:
+        text = _refuses(address)
+        assert text == "no Sentinel names a primary: look at them, the service's name and the password"
+    else:
+        _works(address)
 
 
 def _await_role(server: RedisServer, role: str) -> None:

@@ -57,6 +57,14 @@ class RedisClient(Protocol):
         """End all connections."""
 
 
+class _Sentinels(Sentinel):
+    """Asks another one first each time: one on a host that is gone uses up the whole call, and would use up each."""
+
+    async def discover_master(self, service_name: str) -> Any:
+        self.sentinels.append(self.sentinels.pop(0))
+        return await super().discover_master(service_name)
+
+
 class _ByName:
     """The primary that Sentinels name; its end is that of the connections to the Sentinels, too."""
 
@@ -114,11 +122,15 @@ def connect(address: RedisAddress, timeout_s: float) -> RedisClient:
         # One repetition: after MOVED, to the node that has the slot now.
         return RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **options)
     if address.kind == "sentinel":
-        # They have users of their own, and none here.
         shared = {name: value for name, value in options.items() if name not in {"username", "password"}}
-        sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        sentinel = _Sentinels(  # type: ignore[no-untyped-call]
             address.hosts, sentinel_kwargs={**shared, "retry": once}, **options
         )
+        if address.password:
+            # Where none answers without a password: charts give Sentinels the one of Redis.
+            sentinel.sentinels += [
+                Redis(host=host, port=port, retry=once, **options) for host, port in address.hosts
+            ]
         return _ByName(sentinel, sentinel.master_for(address.service, retry=once))
     host, port = address.hosts[0]
     return Redis(host=host, port=port, db=address.database, retry=once, **options)

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
+from redis.asyncio.sentinel import MasterNotFoundError
 
 from millgate.cluster.connect import RedisClient
 from millgate.cluster.contract import (
@@ -36,7 +37,11 @@ FAILURES_TO_OPEN: Final = 3
 _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (redis_errors.ReadOnlyError, "Redis is a read-only replica: name the primary, or use Sentinel"),
     (redis_errors.OutOfMemoryError, "Redis is out of memory (maxmemory)"),
-    (redis_errors.NoPermissionError, "Redis' ACL user may not run scripts on the key of the leases"),
+    (
+        redis_errors.NoPermissionError,
+        "Redis' ACL user lacks the right to a command, or to the key of the leases",
+    ),
+    (MasterNotFoundError, "no Sentinel names a primary: look at them, the service's name and the password"),
     (redis_errors.AuthenticationError, "Redis wants the right user and password"),
     (redis_errors.MovedError, "Redis is a Cluster: use redis+cluster://"),
     (redis_errors.MasterDownError, "Redis' link to its primary is down"),

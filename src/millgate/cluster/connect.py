@@ -110,30 +110,26 @@ def connect(address: RedisAddress, timeout_s: float) -> RedisClient:
         "password": address.password,
         "socket_connect_timeout": timeout_s,
         "socket_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
     }
     if address.tls:
         options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
         if "ssl_exclude_verify_flags" in signature(Redis).parameters:
             # From Python 3.13 on the client refuses authorities made by `openssl req -x509`; no other connection of the gate does.
             options["ssl_exclude_verify_flags"] = [VERIFY_X509_STRICT]
-    once = Retry(NoBackoff(), 0)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
         # One repetition: after MOVED, to the node that has the slot now.
-        return RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **options)
+        return RedisCluster(startup_nodes=nodes, **{**options, "retry": Retry(NoBackoff(), 1)})
     if address.kind == "sentinel":
         shared = {name: value for name, value in options.items() if name not in {"username", "password"}}
-        sentinel = _Sentinels(  # type: ignore[no-untyped-call]
-            address.hosts, sentinel_kwargs={**shared, "retry": once}, **options
-        )
+        sentinel = _Sentinels(address.hosts, sentinel_kwargs=shared, **options)  # type: ignore[no-untyped-call]
         if address.password:
             # Where none answers without a password: charts give Sentinels the one of Redis.
-            sentinel.sentinels += [
-                Redis(host=host, port=port, retry=once, **options) for host, port in address.hosts
-            ]
-        return _ByName(sentinel, sentinel.master_for(address.service, retry=once))
+            sentinel.sentinels += [Redis(host=host, port=port, **options) for host, port in address.hosts]
+        return _ByName(sentinel, sentinel.master_for(address.service))
     host, port = address.hosts[0]
-    return Redis(host=host, port=port, db=address.database, retry=once, **options)
+    return Redis(host=host, port=port, db=address.database, **options)
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:

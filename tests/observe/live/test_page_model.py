@@ -84,6 +84,23 @@ def test_refusals_make_the_banner_and_carry_their_beginning() -> None:
     assert "80 % refused because no stream was free; engines full" in said.text
 
 
+def test_at_night_free_streams_beside_full_kv_memory_are_told_from_a_gate_that_refuses_for_nothing() -> None:
+    """18 streams, room for one prompt: "3 of 18 streams in use" alone sent the engineer to look for a fault of the gate."""
+    room = Room(engines=(EngineSettings("gpu", 6, kv_tokens=400),))
+    room.arrive(1, max_wait_s=5.0)
+    for attempt in range(2, 30):
+        room.arrive(attempt, max_wait_s=5.0)
+    said = room.page_model.paint().banner
+
+    assert said.level is Level.OVERLOADED
+    assert "; 1 of 6 streams in use; KV memory has no room for what waits" in said.text
+
+    room = Room(streams=6, max_queue=0)
+    for attempt in range(1, 30):
+        room.arrive(attempt)
+    assert "KV memory" not in room.page_model.paint().banner.text
+
+
 @pytest.mark.parametrize(
     ("left", "paused_s", "said"),
     [

@@ -81,7 +81,7 @@ class Situation:
     seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
     alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`, `failing` and `paused` say
     in words what is wrong with the cluster, which engines fail requests, and which get none because their provider has refused;
-    `failed` counts the attempts of the last seconds that engines failed.
+    `failed` counts the attempts of the last seconds that engines failed. `memory_full`: what waits finds no room in any engine's KV memory.
     """
 
     now: float
@@ -101,6 +101,7 @@ class Situation:
     failing: str = ""
     failed: int = 0
     paused: str = ""
+    memory_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,8 @@ def _overloaded(situation: Situation, since: float) -> str:
     parts = [_refused(situation) or "refusals have just stopped"]
     full = situation.running >= situation.limit
     parts.append("engines full" if full else f"{situation.running} of {situation.limit} streams in use")
+    if situation.memory_full and not full:
+        parts.append("KV memory has no room for what waits")
     parts += _waits(situation)
     if situation.hints_s is not None:
         parts.append(_hints(*situation.hints_s))

@@ -6,9 +6,9 @@ differences of counts over the last five to ten seconds.
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Final, NamedTuple
 
 from millgate.core.decisions import Admit, Explanation, Queue, Yield
@@ -209,6 +209,7 @@ class PageModel:
             failing=self.failing(),
             failed=happened[Outcome.ENGINE_FAILED],
             paused="; ".join([words for each in up if (words := _account_words(each))]),
+            memory_full=_is_memory_full(snapshot.lanes, up),
         )
         return banner(situation)
 
@@ -357,6 +358,15 @@ def _on_wall(point: HistoryPoint, epoch: float) -> HistoryPoint:
 
 def _stream_limit(snapshot: Snapshot) -> int:
     return sum([engine.limit for engine in snapshot.engines if engine.takes_requests])
+
+
+def _is_memory_full(lanes: Sequence[LaneSnapshot], up: Sequence[EngineSnapshot]) -> bool:
+    """Return whether an average request of those that wait fits into no engine's KV memory now."""
+    queued = sum([lane.queued for lane in lanes])
+    free = [
+        inf if each.kv_limit is None else each.kv_limit - each.kv_tokens for each in up if each.takes_requests
+    ]
+    return queued > 0 and max(free, default=inf) * queued < sum([lane.queued_tokens for lane in lanes])
 
 
 def _ratio(part: float, whole: float) -> float:

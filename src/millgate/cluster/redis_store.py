@@ -34,7 +34,7 @@ PROBE_PAUSE_S: Final = 0.5
 FAILURES_TO_OPEN: Final = 3
 """One lost call of ten (row 53 of the faults) opens a breaker of three once in a thousand calls."""
 # The first whose type the error has; the texts name what to look at, and never what was sent.
-_TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
+_TEXTS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]] = (
     (redis_errors.ReadOnlyError, "Redis is a read-only replica: name the primary, or use Sentinel"),
     (redis_errors.OutOfMemoryError, "Redis is out of memory (maxmemory)"),
     (
@@ -47,7 +47,7 @@ _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (redis_errors.MasterDownError, "Redis' link to its primary is down"),
     (redis_errors.ClusterDownError, "the Redis Cluster is down"),
     (redis_errors.BusyLoadingError, "Redis is loading its data"),
-    (redis_errors.TimeoutError, "Redis did not answer in time"),
+    ((redis_errors.TimeoutError, TimeoutError), "Redis did not answer in time"),
     (ssl.SSLCertVerificationError, "Redis' certificate is not trusted (`cluster.ca`), or another host's"),
     (ssl.SSLError, "Redis does not speak TLS here, or no version of ours"),
     (socket.gaierror, "the name of Redis has no address"),
@@ -55,7 +55,6 @@ _TEXTS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (redis_errors.ConnectionError, "Redis cannot be reached"),
     (redis_errors.ResponseError, "Redis cannot run the script of the leases"),
     (redis_errors.RedisError, "Redis cannot be asked"),
-    (TimeoutError, "Redis did not answer in time"),
     (OSError, "Redis cannot be reached"),
 )
 # How refusals begin that the client has no type for.

@@ -30,6 +30,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GC_THRESHOLDS = (2_000, 5, 5_000)
 # How often a drain says what it still waits for.
 _TELL_EVERY_S = 1.0
+_HELD_TELL_S = 60.0
 # Names of adapters in one line of the log.
 _SOME = 20
 
@@ -103,7 +104,7 @@ def _log_turns(gateway: Gateway, log: ProcessLog) -> None:
     """Log when what the gate shares, keeps or tells fails, and when it is well again."""
     gateway.kept_quotas.on_trouble = partial(_quotas_turned, log)
     if gateway.cluster is not None:
-        gateway.cluster.on_change = partial(_lease_changed, log)
+        gateway.cluster.on_change = _LeaseNews(log).changed
     if gateway.observers.traces is not None:
         loop = asyncio.get_running_loop()
         gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
@@ -184,13 +185,22 @@ def _losses(gateway: Gateway) -> dict[str, int]:
     return {"connections refused": refused, "attempt lines lost": gateway.observers.lines_dropped}
 
 
-def _lease_changed(log: ProcessLog, status: LeaseStatus) -> None:
-    """Report a change of what this replica admits by: one line each."""
-    fields = {"state": status.state.value, "replicas": status.replicas}
-    if status.state in {RenewalState.LEASED, RenewalState.LEFT}:
-        log.info("cluster", **fields)
-    else:
-        log.warning("cluster", **fields, why=status.reason)
+class _LeaseNews:
+    """Reports what this replica admits by: one line for each change. Leases that are held and renewed at once are told once a minute."""
+
+    def __init__(self, log: ProcessLog) -> None:
+        self._log, self._tells_at, self._is_told = log, 0.0, True
+
+    def changed(self, status: LeaseStatus) -> None:
+        if status.state is RenewalState.HOLDING:
+            self._is_told = status.since >= self._tells_at
+            self._tells_at = status.since + _HELD_TELL_S if self._is_told else self._tells_at
+        self._is_told |= status.state not in {RenewalState.HOLDING, RenewalState.LEASED}
+        if self._is_told:
+            is_well = status.state in {RenewalState.LEASED, RenewalState.LEFT}
+            why = {} if is_well else {"why": status.reason}
+            tell = self._log.info if is_well else self._log.warning
+            tell("cluster", state=status.state.value, replicas=status.replicas, **why)
 
 
 def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) -> None:

@@ -258,7 +258,7 @@ class Gateway:
             self.line.drain()
         loop = asyncio.get_running_loop()
         by = loop.time() + grace_s + _DRAIN_MARGIN_S
-        while (self.under_way or self._connections()) and loop.time() < by:
+        while (self.under_way or _connections(self)) and loop.time() < by:
             if not self.under_way:
                 by = min(by, loop.time() + _DRAIN_MARGIN_S)
             await asyncio.sleep(_DRAIN_LOOK_S)
@@ -267,9 +267,6 @@ class Gateway:
     def under_way(self) -> int:
         """How many requests and jobs are not over, over all doors."""
         return self.door.ongoing + (self.line.ongoing if self.line is not None else 0)
-
-    def _connections(self) -> int:
-        return self.server.connections + (self.line.connections if self.line is not None else 0)
 
     def _other_connections(self) -> int:
         """Return how many connections are open that are no client's: to engines, and of the admin door."""
@@ -300,6 +297,10 @@ def _join(cluster: ClusterSettings | None, driver: Driver, store: Store | None) 
     if cluster is None:
         return None
     return Membership(cluster, driver, boot_time, store or open_store(cluster))
+
+
+def _connections(gateway: Gateway) -> int:
+    return gateway.server.connections + (gateway.line.connections if gateway.line is not None else 0)
 
 
 def _failing(fleet: Fleet) -> str:

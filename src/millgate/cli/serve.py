@@ -170,7 +170,7 @@ def _deadline_of_slo(ttft_slo: str | None) -> list["Override"]:
 
 
 def on_uvloop(work: Coroutine[Any, Any, int]) -> int:
-    """Do this work on a loop of its own with as many files as the system lets it open, and return its exit code."""
+    """Do this work on a loop of its own, with room for many open files, and return its exit code."""
     import asyncio
 
     from millgate.sockets.descriptors import raise_soft_limit

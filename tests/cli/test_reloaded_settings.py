@@ -22,6 +22,7 @@ _CHANGES = {
     "hard_cap": "hard_cap=true",
     "tenant_from": "tenant_from=key",
     "quotas": "quotas=[{name: all, rpm: 3}]",
+    "quotas_file": "quotas_file=quotas.json",
     "retries": "retries.appointments=1000",
     "records": "records.kept_attempts=1000",
     "tracing": "tracing.endpoint=http://127.0.0.1:4318/v1/traces",

@@ -34,7 +34,14 @@ class QuotaRecord(NamedTuple):
     uses: tuple[QuotaUse, ...]
 
 
-_decode = msgspec.json.Decoder(QuotaRecord).decode
+_ROW = tuple[str, str | None, str | None, str | None, float, float]
+"""The fields of `QuotaUse`: of a compiled record their types cannot be read."""
+_read_rows = msgspec.json.Decoder(tuple[float, list[_ROW]]).decode
+
+
+def _decode(content: bytes) -> QuotaRecord:
+    written_s, rows = _read_rows(content)
+    return QuotaRecord(written_s, tuple(QuotaUse(*row) for row in rows))
 
 
 class KeptQuotas:

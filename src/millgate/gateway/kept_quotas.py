@@ -67,9 +67,7 @@ class KeptQuotas:
         self._is_started = True
         record = QuotaRecord(time.time(), ())
         try:
-            if self._is_alone:
-                put_together(self._path)
-            record = read_uses(self._path)
+            record = put_together(self._path) if self._is_alone else read_uses(self._path)
         except OSError as error:
             self._turn(error.strerror or str(error))
         except msgspec.MsgspecError as error:
@@ -118,11 +116,13 @@ class KeptQuotas:
             self.on_trouble(trouble)
 
 
-def put_together(path: str) -> None:
-    """Write to `path` what it or the files of workers say; OSError where that cannot be, MsgspecError where one is no such record."""
-    _write(path, read_uses(path))
+def put_together(path: str) -> QuotaRecord:
+    """Write to `path` what it or the files of workers say, and return that; OSError where that cannot be, MsgspecError where one is no such record."""
+    record = read_uses(path)
+    _write(path, record)
     for each in _of_workers(path):
         each.unlink()
+    return record
 
 
 def read_uses(path: str) -> QuotaRecord:

@@ -1,4 +1,4 @@
-"""The governor: seven verbs, pure, deterministic, the same object in the gateway, the library and the simulator.
+"""The governor: eight verbs, pure, deterministic, the same object in the gateway, the library and the simulator.
 
 `handle` is the only way in. Every event is looked up in one table; a late word about an attempt that has moved on
 finds no row in `lifecycle.NEXT` and changes nothing. Time never goes backward: an event stamped before the last

@@ -9,7 +9,7 @@ profiles. Where lengths are known `max_tokens` is the answer's own; where they a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import tee
 
 from lab.books import unread_books
@@ -21,7 +21,7 @@ from millgate.core.governor.promises import FAR_HINT_S, spread
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.tickets.appointment import kept_within_s
 from millgate.core.words import DeadlineFrom
-from millgate.engine.profile import find_profile
+from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Honouring, Sdk
@@ -54,7 +54,8 @@ class Case:
     """What can be set: streams, mean answer and its coefficient of variation, the lane, the crowd, the time watched.
 
     `max_queue` and `max_wait_s` below 0 mean none. Of the users, or with `absent_by: tenant` of the tenants, the share
-    `absent` never returns, whatever it is told. With a `profile` `answer_s` means nothing, and lengths are in tokens.
+    `absent` never returns, whatever it is told. With a `profile` `answer_s` means nothing, and lengths are in tokens;
+    it has so many `kv_tokens`, its own where that is 0. Where memory is full first, `idle` counts streams that no request could use.
     """
 
     streams: int = 4
@@ -71,6 +72,7 @@ class Case:
     profile: str = ""
     prompt_tokens: float = 600.0
     output_tokens: float = 200.0
+    kv_tokens: int = 0
     warm_up_s: float = 20.0
     seconds: float = 120.0
 
@@ -220,15 +222,22 @@ def _lengths(case: Case) -> Lengths:
 def _coming(case: Case, load: float, streams: Streams, *, known: bool) -> Iterator[Job]:
     lengths, per_s = _lengths(case), case.streams / case.answer_s
     if case.profile:
-        per_s = capacity_per_s(find_profile(case.profile), lengths, case.streams)
+        profile = _profile(case)
+        held = int(profile.kv_tokens / (case.prompt_tokens + case.output_tokens / 2.0))
+        per_s = capacity_per_s(profile, lengths, max(1, min(case.streams, held)))
     arrivals = steady(load * per_s, streams)
     for job in jobs(arrivals, lengths, streams, until_s=case.seconds, tenants=case.tenants):
         yield job._replace(max_tokens=job.output_tokens if known else _UNKNOWN_MAX_TOKENS)
 
 
+def _profile(case: Case) -> EngineProfile:
+    profile = find_profile(case.profile)
+    return replace(profile, kv_tokens=case.kv_tokens or profile.kv_tokens)
+
+
 def _settings(case: Case) -> EngineSettings:
     if case.profile:
-        profile = find_profile(case.profile)
+        profile = _profile(case)
         kv_tokens = int(0.9 * profile.kv_tokens)
         return EngineSettings(_ENGINE, case.streams, kv_tokens, PREFILL_TOKENS, prior=profile.prior())
     pace_s = case.answer_s / _PACED_TOKENS
@@ -238,7 +247,7 @@ def _settings(case: Case) -> EngineSettings:
 
 def _station(case: Case, world: World) -> Station:
     if case.profile:
-        profile = find_profile(case.profile)
+        profile = _profile(case)
         return BatchedStation(_ENGINE, world.loop, world, profile.step_model(), profile.limits())
     pace_s = case.answer_s / _PACED_TOKENS
     return PacedStation(_ENGINE, world.loop, world, _FIRST_TOKEN_PACES * pace_s, pace_s)

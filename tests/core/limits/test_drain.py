@@ -115,3 +115,21 @@ def test_a_spread_is_believed_before_it_is_measured() -> None:
         drain.became_full(float(tick), 2)
         depart(drain, tick + 1.0)
     assert drain.spread_is_measured
+
+
+def test_a_usual_stream_has_the_tokens_that_streams_have_at_any_time() -> None:
+    """Of one that lasts for three seconds three times as much counts as of one that lasts for one."""
+    drain = DrainRate(8)
+    assert drain.usual_kv_tokens == 0.0
+    for now, stayed_s, kv_tokens in ((0.0, 1.0, 100.0), (10.0, 3.0, 500.0)):
+        drain.became_full(now, 8)
+        drain.departed(now, stayed_s, stayed_s, stayed_s, kv_tokens)
+    assert drain.usual_kv_tokens == pytest.approx(400.0, rel=0.01)
+
+
+def test_memory_binds_when_it_is_what_was_full_most_times() -> None:
+    drain = DrainRate(8)
+    for tick in range(10):
+        assert drain.is_bound_by_memory is (tick > 4)
+        drain.became_full(float(tick), 3, by_memory=tick > 0)
+        depart(drain, tick + 0.5)

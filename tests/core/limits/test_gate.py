@@ -1,7 +1,10 @@
 """The gate of one engine: three meters."""
 
+from math import inf
+
 import pytest
 
+from millgate.core.events import EngineShare
 from millgate.core.limits.gate import EngineGate, FixedLimit
 
 
@@ -59,10 +62,10 @@ def test_inv_3_a_permit_ends_once_and_gives_back_what_it_has_at_that_time() -> N
     gate.grow(1, 300)
     gate.grow(1, 20)
     assert _meters(gate) == (2, 400, 50)
-    assert gate.release(1)
-    assert not gate.release(1)
+    assert gate.release(1) == 300
+    assert gate.release(1) is None
     assert _meters(gate) == (1, 100, 50)
-    assert gate.release(2)
+    assert gate.release(2) == 100
     assert _meters(gate) == (0, 0, 0)
 
 
@@ -70,7 +73,7 @@ def test_news_of_a_stranger_changes_nothing() -> None:
     gate = _gate()
     gate.prefilled(9)
     gate.grow(9, 1_000)
-    assert not gate.release(9)
+    assert gate.release(9) is None
     assert _meters(gate) == (0, 0, 0)
 
 
@@ -93,3 +96,14 @@ def test_a_limit_below_one_names_its_setting() -> None:
     with pytest.raises(ValueError, match="max_inflight must be at least 1, not 0"):
         FixedLimit(0)
     assert FixedLimit(7).current() == 7
+
+
+def test_what_is_left_of_its_memory_is_that_of_its_share() -> None:
+    gate = _gate()
+    gate.take(1, 300, 50)
+    assert gate.kv_left() == 700.0
+    gate.leased(EngineShare("engine", 3, kv_tokens=400))
+    assert gate.kv_left() == 100.0
+    gate.grow(1, 500)
+    assert gate.kv_left() == 0.0
+    assert EngineGate(FixedLimit(4)).kv_left() == inf

@@ -17,9 +17,9 @@ from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.state.engine import Engine
+from millgate.core.state.engine import Engine, usual_kv_tokens
 from millgate.core.state.lane import Totals
-from millgate.core.state.pool import Route, Routes
+from millgate.core.state.pool import Pool, Route, Routes
 from millgate.core.tickets import SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 from millgate.core.tickets.appointment import Appointment, ReturnRecord
 from millgate.core.words import Counted, Outcome, Reason
@@ -174,11 +174,8 @@ def _start(
     pool.capacity_forecast.rate_changed()
     if attempt.tried is None:
         _judge_hint(request, now, admitted=True)
-    # A newcomer finds a stream free while clients that were told to come later are away.
-    comes_now = not request.recognised and request.arrived_at == now
-    if comes_now and pool.appointments.open > 0 and pool.appointments.is_as_expected(1.0):
-        per_s = pool.capacity_forecast.per_s()
-        pool.overtaking.was_idle(pool.appointments.open / per_s, per_s)
+    if not request.recognised and request.arrived_at == now:
+        _learn_idleness(pool, engine, leg.kv_tokens)
     lane_queue.order.started(request, now)
     if lane_queue.offered is not None:
         lane_queue.offered.started(request.work_s)
@@ -190,11 +187,22 @@ def _start(
     engine.given_prompt(lane.settings.name, attempt.unread_tokens, engine.foreseen_s(permit), now)
     attempts.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
-        engine.drain.became_full(now, gate.streams)
+        engine.became_full(now)
     engines.placement.started(request, engine, now)
     engines.note(permit, engine)
     if not (is_seen_beginning(arrival) or is_only_read(arrival)):
         attempts.wake_at(permit.due_at, request.attempt)
+
+
+def _learn_idleness(pool: Pool, engine: Engine, kv_tokens: int) -> None:
+    """Learn that a newcomer finds a stream free while clients that were told to come later are away.
+
+    That a small one finds memory that is left over, too little for a usual one, says nothing.
+    """
+    is_idle = pool.appointments.open > 0 and pool.appointments.is_as_expected(1.0)
+    if is_idle and engine.gate.kv_left() + kv_tokens >= usual_kv_tokens(engine):
+        per_s = pool.capacity_forecast.per_s()
+        pool.overtaking.was_idle(pool.appointments.open / per_s, per_s)
 
 
 def _cached_tokens(request: Request, decision: Admit) -> int:

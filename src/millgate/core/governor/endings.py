@@ -355,12 +355,13 @@ def release(
         allowances.over(request)
         pool.work_done(request.service_s)
         lane.lets_go(request.arrived_at, now)
-    if engine.releases(permit, now):
+    kv_tokens = engine.releases(permit, now)
+    if kv_tokens is not None:
         lane.gets_back(now)
         if (shares := pool.shares) is not None:
             shares.left(lane.settings.name, permit.streams)
         if teaches and permit.is_timed:
-            engine.learns_permit(permit, attempt.unread_tokens, request.output_tokens, now)
+            engine.learns_permit(permit, attempt.unread_tokens, request.output_tokens, kv_tokens, now)
         else:
             engine.drain.left(now)
     lane.served(permit.admitted_at, now)

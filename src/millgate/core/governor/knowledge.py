@@ -254,7 +254,7 @@ class Attempts:
         request = attempt.request
         request.lane.opens(request.queue)
         request.queue.add(request, attempt.give_up_at, now)
-        request.route.pool.waits(request.unread_tokens, request.service_s)
+        request.route.pool.waits(request.unread_tokens, request.kv_tokens, request.service_s)
 
     def dequeue(self, attempt: Attempt, now: float, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
@@ -262,7 +262,7 @@ class Attempts:
         tokens = request.prompt_tokens + request.output_tokens
         request.queue.remove(request, admitted=admitted)
         request.lane.waits_no_more(tokens, request.body_bytes, attempt.queued_at, now)
-        request.route.pool.waits_no_more(request.unread_tokens, request.service_s)
+        request.route.pool.waits_no_more(request.unread_tokens, request.kv_tokens, request.service_s)
         self.queued_count -= 1
         self.engines.placement.adapter_turns.waits_no_more(request.arrival.model)
         self.waiting.ends(request.tenant)

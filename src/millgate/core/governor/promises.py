@@ -11,7 +11,7 @@ so that the core stays deterministic.
 """
 
 from array import array
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 from typing import Final
 
 from millgate.core.decisions import Yield
@@ -23,8 +23,8 @@ from millgate.core.measure import ALIKE, UPPER_Z
 from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Request
-from millgate.core.state.capacity_forecast import LISTED
-from millgate.core.state.engine import LEAST_WORK_S, Engine
+from millgate.core.state.capacity_forecast import LISTED, held_where_memory_binds
+from millgate.core.state.engine import LEAST_WORK_S, Engine, usual_kv_tokens
 from millgate.core.state.lane import Lane, Totals
 from millgate.core.tickets import KEPT_SHARE, SOONEST_RETURN_S, TOLERANCE_S
 from millgate.core.tickets.appointment import kept_within_s, shortest_kept_s
@@ -86,7 +86,7 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
         wait_s = max(paced_s, expected_wait_s(request, place, now))
         return wait_s, wait_s + capacity_forecast.upper_s(place), ttft_s
     permit_s = late_s = 0.0
-    beyond = place - _free_streams(engines)
+    beyond = _departures(request, place, engines)
     if beyond > 0:
         permit_s = capacity_forecast.wait_s(beyond, now, prompts=False)
         late_s = capacity_forecast.upper_s(beyond, prompts=False)
@@ -139,8 +139,9 @@ def wait_behind_s(
     engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
     reading = _reading_engines(request, engines)
     if not _is_metered(reading):
-        return capacity_forecast.wait_behind_s(first, share, work_s, 0, now), 0.0
-    permit_s = capacity_forecast.wait_behind_s(first, share, work_s, _free_streams(engines), now)
+        return capacity_forecast.wait_behind_s(first, share, work_s, 0, request.kv_tokens, now), 0.0
+    free = _free_streams(engines)
+    permit_s = capacity_forecast.wait_behind_s(first, share, work_s, free, request.kv_tokens, now)
     usual, prompt_tokens = engines[0], reading[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
     tokens = _tokens_of(request, queued, reading[0]) + away * prompt_tokens
@@ -179,17 +180,33 @@ def _is_metered(engines: tuple[Engine, ...]) -> bool:
 
 
 def _free_streams(engines: tuple[Engine, ...]) -> int:
-    """Return how many streams are free and of use: none of an engine whose memory is full.
-
-    Memory counts as it is now. A line does not need all of its own at once, for the first have ended before the last begin.
-    """
+    """Return how many streams are free for usual requests that have memory, too."""
     free = 0
     for engine in engines:
-        gate = engine.gate
-        usual_tokens = engine.work_prompt.mean + engine.work_output.mean
-        if gate.kv_limit is None or gate.kv_tokens + usual_tokens <= gate.kv_limit:
-            free += max(0, engine.limit - gate.streams)
+        streams, kv_left = max(0, engine.limit - engine.gate.streams), engine.gate.kv_left()
+        free += streams if kv_left == inf else min(streams, int(kv_left / usual_kv_tokens(engine)))
     return free
+
+
+def _departures(request: Request, place: int, engines: tuple[Engine, ...]) -> int:
+    """Return how many permits end before there are a stream and memory for it at this place; 0 or less where there are.
+
+    It needs the tokens of all before it, but for those that are free, and each permit that ends gives what a running one has.
+    """
+    pool = request.route.pool
+    lacking = float(request.kv_tokens)
+    if pool.queued_count:
+        lacking += pool.queued_kv_tokens / pool.queued_count * (place - 1)
+    free = held = running = 0
+    for engine in engines:
+        gate = engine.gate
+        free += max(0, engine.limit - gate.streams)
+        lacking -= gate.kv_left()
+        held += gate.kv_tokens
+        running += gate.streams
+    if lacking > 0.0 and held:
+        return max(place - free, ceil(lacking * running / held))
+    return place - free
 
 
 def _reading(request: Request, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:
@@ -282,7 +299,8 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     if measured:
         late_s = max(late_s, reading_late_s)
     expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
-    if share < 1.0 - ALIKE or appointments.has_several(now):
+    overtaken = appointments.has_several(now) or held_where_memory_binds(request.route.up) > 0.0
+    if share < 1.0 - ALIKE or overtaken:
         # No further than is of use, and not `by_s`: a request that might still be in time is not refused for it.
         latest_s = _latest_permit_s(request, now)
         stretched_s = min(expected_s * (1.0 + pool.overtaking.share), latest_s - late_s)
@@ -314,7 +332,8 @@ def _wait_behind_s(
         return expected_wait_s(request, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
     if request.queue.offered is not None and queues_newcomers(request.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        return request.route.pool.capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, now), 0.0
+        kv_tokens, capacity_forecast = request.kv_tokens, request.route.pool.capacity_forecast
+        return capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, kv_tokens, now), 0.0
     return wait_behind_s(request, queued, stand.work_s, first, stand.share, work_s, now)
 
 

@@ -6,7 +6,7 @@ from none. Permits are kept by attempt: a second release finds nothing and chang
 also counts against its replica's share; what can ever fit is judged by the whole.
 """
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Final, NamedTuple, Protocol
 
 from millgate.core.events import Arrived, EngineShare
@@ -233,16 +233,25 @@ class EngineGate:
         self.unread_tokens += prefill_tokens - permit.unread_tokens
         permit.prefill_tokens = permit.unread_tokens = prefill_tokens
 
-    def release(self, attempt: int) -> bool:
-        """End the permit; False when there was none (it had ended before)."""
+    def kv_left(self) -> float:
+        """Return how many KV tokens are free, of its share where it has one; infinitely many where none are counted."""
+        limit = self.kv_limit
+        if limit is None:
+            return inf
+        if self.share is not None and self.share.kv_tokens is not None:
+            limit = min(limit, self.share.kv_tokens)
+        return float(max(0, limit - self.kv_tokens))
+
+    def release(self, attempt: int) -> int | None:
+        """End the permit and return the KV tokens that it had; None when there was none (it had ended before)."""
         permit = self._permits.get(attempt)
         if permit is None:
-            return False
+            return None
         del self._permits[attempt]  # compiled, both take half of what `pop` does
         self.streams -= permit.streams
         self.kv_tokens -= permit.kv_tokens
         self._reads_no_more(permit)
-        return True
+        return permit.kv_tokens
 
 
 # The prior counts as so many departures: the measured rate leads after about a dozen. So many at most, or as many as streams
@@ -274,14 +283,28 @@ class DrainRate:
     (Little's law on the full gate), with the streams that it really ran while full: where its KV meter binds, fewer than its limit.
     The spread is that of permits about what was foreseen of each: gaps between departures are no chance where answers
     began together. It is taken over cycles of a few departures, so that what makes all of them slow shows.
+
+    `usual_kv_tokens` is what a stream holds at its end, the mean over the time that streams were out: of such streams a memory that is full
+    holds so many, however large those are that happen to run. 0 until one has ended.
     """
 
     def __init__(self, limit: int) -> None:
-        self._departures = self._full_time_s = self._work_s = self._stayed_s = 0.0
+        self._departures = self._full_time_s = self._work_s = self._stayed_s = self._token_s = 0.0
         self._full_since: float | None = None
         self._cycle = Ewma(0.0, prior_samples=0.0)
         self._cycle_departures, self._cycle_s = 0, 0.0
         self._streams = Ewma(float(limit))
+        self._by_memory = Ewma(0.0)
+
+    @property
+    def usual_kv_tokens(self) -> float:
+        """How many KV tokens a stream usually holds."""
+        return self._token_s / self._stayed_s if self._stayed_s else 0.0
+
+    @property
+    def is_bound_by_memory(self) -> bool:
+        """Whether it is mostly memory that was full when the gate was."""
+        return self._by_memory.mean > 0.5
 
     @property
     def full_streams(self) -> float:
@@ -298,21 +321,24 @@ class DrainRate:
         """Whether `spread_s` is more than a belief: one cycle has no deviation."""
         return self._cycle.samples > 1.0
 
-    def became_full(self, now: float, streams: int) -> None:
-        """The gate has no room left, with this many streams running."""
+    def became_full(self, now: float, streams: int, *, by_memory: bool = False) -> None:
+        """The gate has no room left, with this many streams running; what is full is its memory, or another meter."""
         if self._full_since is None:
             self._full_since = now
             self._streams.add(float(streams))
+            self._by_memory.add(by_memory)
 
     def stood_still(self, now: float) -> None:
         """What ended until now was not seen to: a full gate counts from here."""
         if self._full_since is not None:
             self._full_since = now
 
-    def departed(self, now: float, work_s: float, foreseen_s: float, stayed_s: float) -> None:
+    def departed(
+        self, now: float, work_s: float, foreseen_s: float, stayed_s: float, kv_tokens: float = 0.0
+    ) -> None:
         """A permit has ended after `stayed_s`; counts only if the gate was full.
 
-        `work_s` is what it took and `foreseen_s` what was foreseen, both by the price list.
+        `work_s` is what it took and `foreseen_s` what was foreseen, both by the price list; each of its streams had `kv_tokens`.
         """
         if self._full_since is None:
             return
@@ -321,6 +347,7 @@ class DrainRate:
         self._full_time_s *= fade
         self._work_s = self._work_s * fade + work_s
         self._stayed_s = self._stayed_s * fade + stayed_s
+        self._token_s = self._token_s * fade + stayed_s * kv_tokens
         self.left(now)
         dearness = self._stayed_s / self._work_s if self._work_s else 0.0
         self._cycle_departures += 1

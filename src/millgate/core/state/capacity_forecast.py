@@ -27,7 +27,7 @@ from millgate.core.lifecycle import State
 from millgate.core.limits.gate import DrainReading
 from millgate.core.measure import UPPER_Z
 from millgate.core.settings import LONGEST_HINT_S
-from millgate.core.state.engine import LEAST_WORK_S, Engine, Permit
+from millgate.core.state.engine import LEAST_WORK_S, Engine, Permit, usual_kv_tokens
 from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.tickets.appointments import TICKS_PER_S, WORK_PARTS
 
@@ -60,6 +60,8 @@ class CapacityForecast:
         self._free = 0
         self._share = 1.0
         self._first_s = 0.0
+        # What a running stream has of a memory that binds (0 where it does not), and how many times that a usual one takes.
+        self._held_tokens, self._usual_size = 0.0, 1.0
         self._elsewhere = 0
         self._opens: list[float] = []
 
@@ -129,11 +131,14 @@ class CapacityForecast:
         late_by_s = min(cycle_s, now - ends[0] + SOONEST_RETURN_S)
         return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
 
-    def wait_behind_s(self, first: "array[int]", share: float, work_s: float, free: int, now: float) -> float:
-        """Return the expected time until a permit comes free behind so much work, in seconds of permits.
+    def wait_behind_s(
+        self, first: "array[int]", share: float, work_s: float, free: int, kv_tokens: int, now: float
+    ) -> float:
+        """Return the expected time until there is a permit of so many KV tokens behind so much work, in seconds of permits.
 
         `first` are the first of those ahead, next first, in parts of a second (`tickets.WORK_PARTS`); each takes the
         permit that comes free first, as far as that `share` of them is expected to come. So many are `free` already, and wait for prompts alone.
+        Where memory binds, the running permits leave room to as many usual ones as their tokens make, and a large one waits for several to end.
         """
         drains = self._drains()
         usual_s, dearness = max(LEAST_WORK_S, drains.usual_work_s), drains.dearness
@@ -145,9 +150,12 @@ class CapacityForecast:
         if tick != self._tick or free != self._free or share != self._share or first != self._first:
             self._tick, self._free, self._first = tick, free, first
             self._share = share
-            each_s = share / WORK_PARTS
+            up = self._up()
+            self._held_tokens = held_tokens = held_where_memory_binds(up)
+            self._usual_size = usual_kv_tokens(up[0]) / held_tokens if held_tokens else 1.0
+            each_s = share * self._usual_size / WORK_PARTS
             at = tick / TICKS_PER_S
-            opens = [at] * free + self._opens_at(ends, cycle_s, at) + self._opens_elsewhere(cycle_s, at)
+            opens = [at] * free + self._opens_at(ends, cycle_s, at) + _evenly(self._elsewhere, cycle_s, at)
             opens.sort()
             whole, opens_at = 0, opens[0]
             for parts in first.tolist():  # an array is asked for its items one by one
@@ -159,13 +167,10 @@ class CapacityForecast:
             opens[0], self._first_s = opens_at, whole * each_s
             opens.sort()
             self._opens = opens
-        rest = max(0.0, work_s - self._first_s) / usual_s
+        rest = max(0.0, work_s * self._usual_size - self._first_s) / usual_s
+        if self._held_tokens:
+            rest += max(0.0, kv_tokens / self._held_tokens - 1.0)
         return max(0.0, _later(self._opens, rest, cycle_s) - now)
-
-    def _opens_elsewhere(self, cycle_s: float, now: float) -> list[float]:
-        """Return when the streams that other replicas have come free: evenly over the time of one."""
-        streams = self._elsewhere
-        return [now + (place + 0.5) / streams * cycle_s for place in range(streams)]
 
     def _opens_at(self, ends: list[float], cycle_s: float, now: float) -> list[float]:
         """Return when the running permits come free, ascending; those that are late evenly over as long again."""
@@ -246,10 +251,7 @@ class CapacityForecast:
 
     def _drains(self) -> DrainReading:
         """Return how the first engine that is up empties: all of a pool are alike in what they take."""
-        for engine in self._engines:
-            if engine.up and not engine.retired:
-                return engine.drains()
-        return self._engines[0].drains()
+        return (self._up() or self._engines)[0].drains()
 
     def _up(self) -> list[Engine]:
         return [engine for engine in self._engines if engine.up and not engine.retired]
@@ -289,6 +291,17 @@ class CapacityForecast:
             ends[at:at] = [end] * streams
 
 
+def held_where_memory_binds(engines: Sequence[Engine]) -> float:
+    """Return how many KV tokens a running stream has where memory, not streams, keeps work out of all engines; 0 where it does not."""
+    streams = kv_tokens = 0
+    for engine in engines:
+        if not engine.drain.is_bound_by_memory:
+            return 0.0
+        streams += engine.gate.streams
+        kv_tokens += engine.gate.kv_tokens
+    return kv_tokens / max(1, streams)
+
+
 def _only_prompts_block(engine: Engine, place: int) -> bool:
     """Return whether so many usual attempts more could start, but for prompts that are not yet read."""
     gate = engine.gate
@@ -307,6 +320,11 @@ def _list_anew(permit: Permit, engine: Engine) -> float:
     end = engine.expected_end(permit)
     permit.listed(end)
     return end
+
+
+def _evenly(streams: int, cycle_s: float, now: float) -> list[float]:
+    """Return when so many streams come free of which other replicas know more: evenly over the time of one."""
+    return [now + (place + 0.5) / streams * cycle_s for place in range(streams)]
 
 
 def _listed(running: tuple[Permit, Engine]) -> tuple[float, int]:

@@ -215,16 +215,15 @@ class Engine:
         self.reading = PromptReading(settings.prior.ttft_per_token_s, now)
         self.drain_read: DrainReading | None = None
         self.drain, self.permit_times = DrainRate(settings.max_inflight), PermitTimes()
-        self.position, self.number, self.cost_floor = 0, 0, CostFloor()
+        self.position, self.number = 0, 0
+        self.cost_floor, self.silence = CostFloor(), Silence()
         self.longest_read = inf if settings.prior.certain else 0.0
-        self.silence = Silence()
         account = settings.account
         self.provider = None if account is None else Provider(account, now, own_key=settings.own_key)
         self.pace_s = self.service.tpot_s(settings.max_inflight)
         self.hangups = Hangups(settings.ignores_hangups, settings.abort_lag_s)
         self.seen: EngineSeen | None = None
-        self.permits: dict[int, Permit] = {}
-        self.departing: dict[int, Permit] = {}
+        self.permits, self.departing = dict[int, Permit](), dict[int, Permit]()
         self.signal: Signal | None = (
             None if settings.limit.kind == "fixed" else Signal(now, settings.prior, settings.limit.tpot_share)
         )
@@ -367,7 +366,7 @@ class Engine:
         self.is_tried = self.on_trial
         self.work_prompt.add(prompt_tokens)
         self.work_output.add(output_tokens)
-        # How many streams a permit usually has for what is only read; nothing where all answers are written.
+        # Streams of what is only read; nothing where all answers are written.
         if only_read or self.work_read.mean:
             self.work_read.add(streams if only_read else 0.0)
         self.drain_read = None
@@ -380,7 +379,8 @@ class Engine:
         """Count the gate as full, as a request was kept out; return whether it was not yet counted so."""
         if self.drain.is_full or self.silence.lasts_s or not self.gate.streams:
             return False
-        self.drain.became_full(now, self.gate.streams)
+        by_memory = self.gate.streams < self.limit and self.gate.kv_left() < usual_kv_tokens(self)
+        self.drain.became_full(now, self.gate.streams, by_memory=by_memory)
         self.drain_read = None
         return True
 
@@ -422,8 +422,8 @@ class Engine:
         """Take what its own gauge shows."""
         self.seen = gauge
 
-    def releases(self, permit: Permit, now: float) -> bool:
-        """End the permit; False when it had ended before."""
+    def releases(self, permit: Permit, now: float) -> int | None:
+        """End the permit and return the KV tokens that it had; None when it had ended before."""
         attempt, gate = permit.attempt, self.gate
         permit.released()
         if attempt in self.permits:  # compiled, to look and to delete takes half of what `pop` does
@@ -433,20 +433,26 @@ class Engine:
         if self.signal is not None:
             self.signal.inflight(gate.streams - permit.streams)
         given_tokens = gate.prefill_tokens
-        if not gate.release(attempt):
-            return False
+        kv_tokens = gate.release(attempt)
         if gate.prefill_tokens < given_tokens:
             self.reading.interrupted(now)
-        return True
+        return kv_tokens
 
-    def learns_permit(self, permit: Permit, prompt_tokens: int, output_tokens: int, now: float) -> None:
-        """Learn how long a permit was out, and how fast a full engine gives them back."""
+    def learns_permit(
+        self, permit: Permit, prompt_tokens: int, output_tokens: int, kv_tokens: int, now: float
+    ) -> None:
+        """Learn how long a permit was out, how much memory it had, and how fast a full engine gives permits back."""
         work_s = self.permit_s(prompt_tokens, permit.output_seen)
         expected_s = self.permit_s(prompt_tokens, output_tokens)
         stayed_s = now - permit.admitted_at
         self.permit_times.lasted(stayed_s, self.foreseen_s(permit))
         # Its work is that of all its streams, and so is the time that they were out.
-        self.drain.departed(now, work_s, expected_s, stayed_s * permit.streams)
+        self.drain.departed(now, work_s, expected_s, stayed_s * permit.streams, kv_tokens / permit.streams)
+
+
+def usual_kv_tokens(engine: Engine) -> float:
+    """Return how many KV tokens a stream usually has on this engine."""
+    return engine.drain.usual_kv_tokens or engine.work_prompt.mean + engine.work_output.mean
 
 
 def ends_but_for_memory(engine: Engine, permit: Permit) -> int:

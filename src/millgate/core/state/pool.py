@@ -34,8 +34,8 @@ _BROKEN_SHARE: Final = 0.07
 class Overtaking:
     """The share by which waits are stretched where newcomers overtake, 0 to 1; `per_s` is how many permits a second end.
 
-    A newcomer whose tenant has no appointment stands before clients that were already told a time, and newcomers take the streams of
-    clients that stay away. How many will come is not known. So waits are stretched until most clients that return on time are admitted, and less as soon as
+    A newcomer whose tenant has no appointment stands before clients that were already told a time, newcomers take the streams of
+    clients that stay away, and small ones the memory that is left over. How many will come is not known. So waits are stretched until most clients that return on time are admitted, and less as soon as
     newcomers find a stream free while clients that were told to come later are away. An outcome weighs the less the more permits
     end during its hint, as the gain of an integrating controller falls with the delay of its loop (Ziegler and Nichols, 1942).
     """
@@ -150,7 +150,7 @@ class Pool:
         self.appointments = appointments
         self.queues: list[LaneQueue] = []
         self.shares: LaneShares | None = None
-        self.queued_count = self.queued_prompt_tokens = 0
+        self.queued_count = self.queued_prompt_tokens = self.queued_kv_tokens = 0
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
         self.comings = Comings()
@@ -211,15 +211,17 @@ class Pool:
         )
         self.warning.feed(now, flow)
 
-    def waits(self, prompt_tokens: int, work_s: float) -> None:
+    def waits(self, prompt_tokens: int, kv_tokens: int, work_s: float) -> None:
         """Count an attempt that begins to wait."""
         self.queued_count += 1
+        self.queued_kv_tokens += kv_tokens
         self.queued_prompt_tokens += prompt_tokens
         self.queued_work_s += work_s
 
-    def waits_no_more(self, prompt_tokens: int, work_s: float) -> None:
+    def waits_no_more(self, prompt_tokens: int, kv_tokens: int, work_s: float) -> None:
         """Count an attempt that no longer waits."""
         self.queued_count -= 1
+        self.queued_kv_tokens -= kv_tokens
         self.queued_prompt_tokens -= prompt_tokens
         # An empty queue has no work, however the sums were rounded.
         self.queued_work_s = self.queued_work_s - work_s if self.queued_count else 0.0

@@ -12,7 +12,7 @@ from gateway.test_two_engines import asked_for, asking, cached_of, prompt_read, 
 from gateway.two_engines import LONG, ask
 from millgate.core.decisions import Admit
 from millgate.core.words import Outcome
-from millgate.servers.admin.queries import ExplainQuery
+from millgate.servers.admin.answers import ExplainQuery
 
 COMPLETIONS = b"/v1/completions"
 STREAMS = pytest.mark.parametrize("stream", [False, True])

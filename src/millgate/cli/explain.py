@@ -97,7 +97,7 @@ def describe(file: Path, path: str | None) -> dict[str, Any]:
 
 def decide_on_empty(loaded: "Loaded", description: Mapping[str, Any]) -> Answer:
     """Return what a gate with this configuration, on which nothing runs or waits, would decide."""
-    from millgate.servers.admin.queries import ExplainQuery, plain_explanation
+    from millgate.servers.admin.answers import ExplainQuery, plain_explanation
     from millgate.wiring.governor import build_governor
     from millgate.wiring.settings import build_settings
 

@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from millgate.observe.tracing.context import TraceContext, TraceContexts, with_context
+from millgate.observe.tracing.traces import TraceContext, TraceContexts, with_context
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"

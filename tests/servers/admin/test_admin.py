@@ -15,7 +15,7 @@ from millgate.config.schema import Config
 from millgate.core.events import Arrived
 from millgate.core.governor import Governor
 from millgate.observe.prometheus import Exposition
-from millgate.servers.admin.queries import plain
+from millgate.servers.admin.answers import plain
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.source import Readiness, Views
 from millgate.wiring.governor import build_governor

@@ -8,8 +8,7 @@ import pytest
 from gateway.harness import Asked, Script, answer, chat, run, standing
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Usage
-from millgate.servers.requests.answer_ends import AnswerEnds
-from millgate.servers.requests.judgement import MOST_KEPT_BYTES
+from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds
 from servers.line.stand import upload
 from servers.line.talk import line_standing
 

@@ -5,7 +5,7 @@ from email.utils import formatdate
 
 import pytest
 
-from millgate.http1.client.request_ids import is_harmless_id
+from millgate.http1.client.contract import is_harmless_id
 from millgate.runtime.verdicts import hint_s, seconds
 from millgate.servers.requests.fields import (
     for_client,
@@ -13,7 +13,7 @@ from millgate.servers.requests.fields import (
     retry_count,
     with_credential,
 )
-from millgate.servers.requests.fingerprint import ends, fingerprint
+from millgate.servers.requests.tickets import ends, fingerprint
 
 SECRET = b"k" * 32
 

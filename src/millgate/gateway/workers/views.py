@@ -24,7 +24,7 @@ from millgate.observe.live.picture import Picture
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.merging import merged
 from millgate.observe.prometheus import Exposition, HeptaminiCollector, Records
-from millgate.servers.admin.queries import DecisionQuery, ExplainQuery, plain
+from millgate.servers.admin.answers import DecisionQuery, ExplainQuery, plain
 from millgate.servers.admin.source import Readiness, SourceSilentError, add_standings, add_traffic
 from millgate.servers.line.contract import Readings
 

@@ -32,7 +32,7 @@ from millgate.gateway.workers.messages import (
     read_start,
 )
 from millgate.observe.live.page_model import PageModel
-from millgate.servers.admin.queries import DecisionQuery, ExplainQuery
+from millgate.servers.admin.answers import DecisionQuery, ExplainQuery
 from millgate.servers.admin.source import LocalSource
 from millgate.servers.http.kept_answers import Keeper, KeptAnswers
 

@@ -15,9 +15,8 @@ from typing import Final, cast
 
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.answer import ProtocolViolationError
-from millgate.http1.client.contract import AnswerHead, Ear, Receiver
+from millgate.http1.client.contract import AnswerHead, Ear, Receiver, UpstreamSettings
 from millgate.http1.client.reader import AnswerReader
-from millgate.http1.client.settings import UpstreamSettings
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.wire.outbox import Addressee, Outbox
 from millgate.sockets.listening import notice_silence

@@ -7,12 +7,10 @@ from functools import partial
 from typing import Any, Final, cast
 
 from millgate.core.words import FailureKind, Sent
-from millgate.http1.client.connecting import Connecting
+from millgate.http1.client.connecting import Connecting, Proxy, connect_through
 from millgate.http1.client.connection import ConnectionShelf, UpstreamCall, UpstreamConnection
-from millgate.http1.client.contract import AnswerHead, Ear, Receiver
-from millgate.http1.client.settings import UpstreamSettings
+from millgate.http1.client.contract import AnswerHead, Ear, Receiver, UpstreamSettings
 from millgate.http1.client.sweep import Sweep
-from millgate.http1.client.tunnel import Proxy, connect_through
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.http1.wire.outbox import Outbox
 from millgate.sockets.addresses import HostAddresses, Resolve, resolve

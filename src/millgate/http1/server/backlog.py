@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from millgate.http1.server.limits import ServerLimits
+from millgate.http1.server.contract import ServerLimits
 
 _FLOOD_BYTES: Final = 1024 * 1024
 """How much may come behind a request being answered before the connection is cut: dropping it costs time too."""

@@ -11,14 +11,12 @@ from typing import Any, Final, cast
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.backlog import Backlog
 from millgate.http1.server.budget import Share
-from millgate.http1.server.contract import Application, RefusedRequest, RequestHead
+from millgate.http1.server.contract import Application, RefusedRequest, RequestHead, ServerLimits
 from millgate.http1.server.deadlines import ConnectionDeadlines, TimeoutVerdict
 from millgate.http1.server.exchange import ExchangeConnection, HttpExchange
 from millgate.http1.server.framing import UnacceptableError
 from millgate.http1.server.intake import IDLE, Intake
-from millgate.http1.server.limits import ServerLimits
-from millgate.http1.server.responses import CONTINUE, ResponseHeads
-from millgate.http1.server.wire import Wire
+from millgate.http1.server.wire import CONTINUE, ResponseHeads, Wire
 from millgate.http1.wire.outbox import Outbox
 
 OPEN: Final = 0

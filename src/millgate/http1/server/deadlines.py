@@ -13,9 +13,9 @@ import math
 from typing import Final
 
 from millgate.http1.client.sweep import Sweep
+from millgate.http1.server.contract import ServerLimits
 from millgate.http1.server.framing import UnacceptableError
 from millgate.http1.server.intake import BODY, HEAD, IDLE
-from millgate.http1.server.limits import ServerLimits
 from millgate.http1.server.wire import Wire
 
 _LOOKS: Final = 4

@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from millgate.http1.server.contract import Headers, RefusedRequest, RequestHead
 from millgate.http1.server.intake import Intake
-from millgate.http1.server.responses import ResponseHeads
-from millgate.http1.server.wire import Wire
+from millgate.http1.server.wire import ResponseHeads, Wire
 from millgate.http1.wire.chunk_lines import as_chunk
 from millgate.http1.wire.fields import ANSWER_RESERVED, Lines, header_lines
 

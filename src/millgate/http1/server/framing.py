@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
-from millgate.http1.server.limits import ServerLimits
+from millgate.http1.server.contract import ServerLimits
 
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
 """Origin form in visible ASCII; no fragment, which never belongs on the wire (RFC 9112 section 3.2)."""

@@ -18,10 +18,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from millgate.http1.client.repeats import Notes
 from millgate.http1.server.budget import ByteBudget, Share
-from millgate.http1.server.contract import Application, RefusedRequest, RequestHead
+from millgate.http1.server.contract import Application, RefusedRequest, RequestHead, ServerLimits
 from millgate.http1.server.framing import ChunkHeads, UnacceptableError, body_too_large, read_framing
 from millgate.http1.server.last_head import LastHead
-from millgate.http1.server.limits import ServerLimits
 from millgate.http1.wire.fields import HEAD_END, HeaderReader, stays_open
 
 IDLE: Final = 0

@@ -9,11 +9,10 @@ from typing import Any, Final, cast
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.budget import ByteBudget, Share
 from millgate.http1.server.connection import Connection, ConnectionOwner
-from millgate.http1.server.contract import Application, RefusedRequest, RequestHead
+from millgate.http1.server.contract import Application, RefusedRequest, RequestHead, ServerLimits
 from millgate.http1.server.framing import UnacceptableError
 from millgate.http1.server.intake import EarlyRefusalError
-from millgate.http1.server.limits import ServerLimits
-from millgate.http1.server.responses import ResponseHeads
+from millgate.http1.server.wire import ResponseHeads
 from millgate.http1.wire.outbox import Outbox
 from millgate.sockets.descriptors import Descriptors, DoorClients
 from millgate.sockets.listening import Listeners, listening_socket

@@ -16,11 +16,11 @@ from millgate.servers.admin.answers import (
     AdminAnswer,
     AdminRequest,
     AdminRoute,
+    DecisionQuery,
     Fields,
     error_answer,
     json_answer,
 )
-from millgate.servers.admin.queries import DecisionQuery
 from millgate.servers.admin.source import AdminSource
 
 _POLICY: Final = (

@@ -15,7 +15,7 @@ from millgate.observe.live.page_model import PageModel
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.traffic_records import TrafficSnapshot
 from millgate.runtime.health import EngineStanding
-from millgate.servers.admin.queries import DecisionQuery, ExplainQuery, plain, plain_explanation
+from millgate.servers.admin.answers import DecisionQuery, ExplainQuery, plain, plain_explanation
 
 Find = Callable[[str], Sequence[ExplainedAttempt]]
 """Returns the attempts under a request id or an attempt's number, newest first."""

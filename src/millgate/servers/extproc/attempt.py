@@ -30,11 +30,10 @@ from millgate.servers.extproc.messages import Forward
 from millgate.servers.extproc.running import LoggedRequest, RunningRequests
 from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, ExtprocSettings
 from millgate.servers.requests.fields import Pairs, for_engine, with_credential, without_credentials
-from millgate.servers.requests.fingerprint import KeptBody
 from millgate.servers.requests.followed import FollowedAttempt, tell_growth
 from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
-from millgate.servers.requests.tickets import TicketDesk
+from millgate.servers.requests.tickets import KeptBody, TicketDesk
 
 
 class EnvoyAttempt(FollowedAttempt):

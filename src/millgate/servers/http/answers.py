@@ -13,7 +13,6 @@ from millgate.runtime.metered import lacks_credit
 from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, verdict
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.whole_bound import WholeBound
-from millgate.servers.requests.answer_ends import AnswerEnds
 from millgate.servers.requests.fields import (
     NO_RETRY,
     beside_quotas,
@@ -23,7 +22,7 @@ from millgate.servers.requests.fields import (
     media_type,
     with_ids,
 )
-from millgate.servers.requests.judgement import MOST_KEPT_BYTES, flaw, is_usable
+from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds, flaw, is_usable
 
 _TAIL_BYTES: Final = 8 * 1024
 _UNAUTHORIZED: Final = 401

@@ -10,7 +10,7 @@ from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.http1.client import AnswerHead
-from millgate.http1.client.request_ids import upstream_id
+from millgate.http1.client.contract import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.driver import DecisionListener
@@ -22,12 +22,12 @@ from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.fields import Pairs
-from millgate.servers.requests.fingerprint import KeptBody
 from millgate.servers.requests.followed import tell_growth
 from millgate.servers.requests.judgement import let_end
 from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.routes import EngineRoute
+from millgate.servers.requests.tickets import KeptBody
 
 _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""

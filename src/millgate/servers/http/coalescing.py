@@ -15,7 +15,7 @@ from millgate.core.decisions import Admit
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.embedding_batches import TextsRequest, joined, parted, texts_of
 from millgate.http1.client import AnswerHead, Call, Receiver, Upstream
-from millgate.http1.client.request_ids import ID_NAMES
+from millgate.http1.client.contract import ID_NAMES
 from millgate.http1.wire.fields import Lines, header_lines
 from millgate.servers.http.contract import CoalescingSettings, DoorSettings
 from millgate.servers.requests.routes import EngineRoute

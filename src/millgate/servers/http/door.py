@@ -23,14 +23,13 @@ from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
 from millgate.servers.http.contract import AttemptMaker, DoorSettings, HttpDesk, Ongoing
 from millgate.servers.http.entry import Authentication
-from millgate.servers.http.error_responses import ErrorResponses
+from millgate.servers.http.error_responses import ErrorResponses, Shedding, unheard
 from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import NOT_KEPT, KeptAnswers, not_kept
 from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, meant, methods
 from millgate.servers.http.progress import Progress
-from millgate.servers.http.shedding import Shedding, unheard
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute

@@ -13,7 +13,7 @@ from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
-from millgate.http1.client.request_ids import upstream_id
+from millgate.http1.client.contract import upstream_id
 from millgate.runtime.driver import Driver
 from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_left_undone
 from millgate.servers.line.buffer import Buffer

@@ -5,7 +5,7 @@ from typing import Final
 
 from millgate.dialects.contract import Family
 from millgate.http1.client import AnswerHead
-from millgate.http1.client.request_ids import ID_NAMES, upstream_id
+from millgate.http1.client.contract import ID_NAMES, upstream_id
 from millgate.http1.wire.fields import ANSWER_RESERVED, HOP_BY_HOP, Lines, header_lines, listed
 from millgate.runtime.callers import CREDENTIALS
 

@@ -8,9 +8,10 @@ from millgate.dialects.contract import Dialect, EngineError, Usage
 from millgate.dialects.sse import EventFloodError, Splitter
 from millgate.http1.client import AnswerHead, Call
 from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, verdict
-from millgate.servers.requests.answer_ends import AnswerEnds
 from millgate.servers.requests.fields import EVENT_STREAM, first, media_type
 
+HEAD_BYTES: Final = 4 * 1024
+"""Engines that write the usage first (vLLM's rerank, llama.cpp's embeddings) write it right behind the ids."""
 MOST_KEPT_BYTES: Final = 64 * 1024
 """What is kept of an answer that is no stream: one of usual size is judged whole, a longer one by its end."""
 ENDING_S = 5.0
@@ -19,6 +20,42 @@ ENDING_S = 5.0
 _JSON: Final = (b"json",)
 _PLAIN: Final = (b"", b"identity")
 _NO_HEAD: Final = AnswerHead(0, (), None)
+
+
+class AnswerEnds:
+    """Keeps the first bytes of an answer, and of its end `tail_bytes` or the newest piece, whichever is longer."""
+
+    def __init__(self, tail_bytes: int) -> None:
+        self._head = b""
+        self._tail = bytearray()
+        self._tail_bytes = tail_bytes
+
+    def add(self, data: bytes) -> None:
+        """Take the next piece."""
+        if len(self._head) < HEAD_BYTES:
+            self._head += data[: HEAD_BYTES - len(self._head)]
+        self._tail += data
+        kept = max(self._tail_bytes, len(data))
+        if len(self._tail) > 2 * kept:
+            del self._tail[:-kept]
+
+    def wipe(self) -> None:
+        """Forget all of it."""
+        self._head = b""
+        self._tail.clear()
+
+    @property
+    def tail(self) -> bytes:
+        """The end, which of a short answer is the whole."""
+        return bytes(self._tail)
+
+    def usage(self, dialect: Dialect) -> Usage | None:
+        """Find the usage at the end, completed by what the beginning says."""
+        last = dialect.read_usage(self.tail)
+        if last is not None and last.prompt_tokens is not None and last.output_tokens is not None:
+            return last
+        first = dialect.read_usage(self._head)
+        return first if last is None else last if first is None else last.after(first)
 
 
 def is_stream(head: AnswerHead) -> bool:

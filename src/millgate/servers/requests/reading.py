@@ -8,7 +8,7 @@ from millgate.dialects.contract import BadInputError, Dialect, Reader
 from millgate.dialects.forms import boundary
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.ticket import HEADER as TICKET
-from millgate.http1.client.request_ids import is_harmless_id
+from millgate.http1.client.contract import is_harmless_id
 from millgate.http1.server.contract import Exchange, RequestHead
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
 from millgate.runtime.callers import Caller, Callers

@@ -20,7 +20,7 @@ from millgate.core.events import Arrived, EngineProgress, Event, LeaseGranted
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.tickets.appointment import kept_within_s
 from millgate.core.words import DeadlineFrom
-from millgate.gateway.shares import holdings_of, lease_of, lines_of
+from millgate.gateway.cluster import holdings_of, lease_of, lines_of
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Honouring
 from millgate.sim.driver import VirtualDriver

@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from millgate.config.objectives import Objective
 from millgate.config.sections import LimitConfig
+from millgate.config.units import Objective
 from millgate.core.settings import LEAST_LIMIT, LimitKind, LimitSettings
 
 

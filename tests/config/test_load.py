@@ -8,10 +8,10 @@ from hypothesis import given, settings, strategies as st
 
 from millgate.config.document import read_document
 from millgate.config.load import load_config, validated
-from millgate.config.objectives import Objective
 from millgate.config.overrides import Override, from_assignment
 from millgate.config.problems import ConfigError, ValueOrigin
 from millgate.config.schema import Config
+from millgate.config.units import Objective
 
 ENGINE = "engines: [{url: 'http://127.0.0.1:8000'}]\n"
 Write = Callable[[str], Path]

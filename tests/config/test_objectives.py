@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from millgate.config.lanes import LaneConfig
-from millgate.config.objectives import Objective, format_objective
 from millgate.config.schema import Config
 from millgate.config.sections import LimitConfig
+from millgate.config.units import Objective, format_objective
 
 
 def _ttft(value: object) -> Objective:

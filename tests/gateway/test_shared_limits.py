@@ -16,7 +16,7 @@ from millgate.core.events import Finished, FirstToken, LeaseGranted, Released
 from millgate.core.governor.tenant_streams import MOST_LEASED
 from millgate.core.settings import TenantSettings
 from millgate.core.words import Reason
-from millgate.gateway.shares import holdings_of, lease_of, lines_of
+from millgate.gateway.cluster import holdings_of, lease_of, lines_of
 
 _RENEWAL_S = 0.25
 

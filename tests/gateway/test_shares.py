@@ -10,7 +10,7 @@ from millgate.core.events import (
     TenantShare,
 )
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
-from millgate.gateway.shares import holdings_of, lease_of, lines_of
+from millgate.gateway.cluster import holdings_of, lease_of, lines_of
 
 _USE = SharedUse(
     (

@@ -122,7 +122,7 @@ def show_result(
     else:
         _show_answer(result)
     if html is not None:
-        from millgate.sim.report.page import page
+        from millgate.sim.report.drawing import page
 
         write_file("--html", html, page(result, f"{command} --html {html.name}"))
     if svg is not None:

@@ -10,9 +10,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from millgate.config import units
-from millgate.config.objectives import ObjectiveWithin
 from millgate.config.problems import Problem, SettingPath, ValueOrigin
 from millgate.config.schema import Config
+from millgate.config.units import ObjectiveWithin
 
 # Bounds that pydantic reports, in the words of a sentence after the setting's name.
 _BOUNDS = {

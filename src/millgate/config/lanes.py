@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from millgate.config.objectives import Objective, TpotObjective, TtftObjective
+from millgate.config.units import Objective, TpotObjective, TtftObjective
 from millgate.config.values import Count, Duration, Name, Number, RequestPath, Section, Size
 
 MAX_LANES = 32

@@ -14,8 +14,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from millgate.config import blame, units
-from millgate.config.objectives import Objective, format_objective
 from millgate.config.schema import Config
+from millgate.config.units import Objective, format_objective
 
 _INTRODUCTION = """# Configuration reference
 

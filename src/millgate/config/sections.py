@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from millgate.config.lanes import HOUR_S
-from millgate.config.objectives import TpotObjective
+from millgate.config.units import TpotObjective
 from millgate.config.values import Count, Duration, FilePath, Name, Number, Section, Url, VariableName
 
 

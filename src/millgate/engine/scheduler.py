@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from millgate.engine.kv_memory import KvMemory
 from millgate.engine.prefix_cache import PrefixHit
-from millgate.engine.queues import FinishOrder, WaitingQueue
+from millgate.engine.queues import FinishOrder, WaitingQueue, Waste
 from millgate.engine.sequences import (
     BatchEvent,
     BatchLimits,
@@ -19,7 +19,6 @@ from millgate.engine.sequences import (
     SequenceState,
 )
 from millgate.engine.step_time import PromptChunk
-from millgate.engine.waste import Waste
 
 
 class Scheduler:

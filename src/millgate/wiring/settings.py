@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from millgate.config.lanes import LaneConfig
-from millgate.config.objectives import Objective, format_objective
 from millgate.config.problems import ConfigError, Problem, SettingPath, ValueOrigin
 from millgate.config.quotas import KINDS, AccountConfig, QuotaConfig, RatesConfig
 from millgate.config.schema import Config, EngineConfig
-from millgate.config.units import format_duration
+from millgate.config.units import Objective, format_duration, format_objective
 from millgate.core.settings import (
     TARGET_SHARE,
     AccountSettings,

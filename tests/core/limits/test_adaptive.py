@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from core.limits.readings import SOUND
-from millgate.core.limits.adaptive import AdaptiveLimit, overloaded
 from millgate.core.limits.aimd import AimdLimit
 from millgate.core.limits.gate import LimitReading
+from millgate.core.limits.signal import AdaptiveLimit, overloaded
 from millgate.core.limits.slo_gradient import SloGradientLimit
 
 Build = Callable[[int, int, int], AdaptiveLimit]

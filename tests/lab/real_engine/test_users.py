@@ -10,7 +10,7 @@ from lab.real_engine.tables import by_streams, of_arms
 from lab.real_engine.users import Asked, Heard, arrivals
 
 from millgate.demos.stage import DemoStage, EngineSetup
-from millgate.sim.measured.requests import read_requests
+from millgate.sim.measured.record import read_requests
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 from lab.experiments.catalogue import EXPERIMENTS
 
 from millgate.sim.experiments.contract import Arm, ExperimentResult, answer
-from millgate.sim.report.drawing import drawing
-from millgate.sim.report.page import page
+from millgate.sim.report.drawing import drawing, page
 
 
 def answered() -> ExperimentResult:

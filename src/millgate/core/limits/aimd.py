@@ -7,9 +7,8 @@ and an engine that says that nothing waits has room. There the limit grows by it
 
 from math import sqrt
 
-from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
 from millgate.core.limits.gate import LimitReading
-from millgate.core.limits.signal import LEAST_SAMPLES
+from millgate.core.limits.signal import LEAST_SAMPLES, OVERLOAD_RATIO, AdaptiveLimit, overloaded
 
 
 class AimdLimit(AdaptiveLimit):

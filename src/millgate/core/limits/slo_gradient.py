@@ -19,9 +19,8 @@ hour teaches it nothing and there is no baseline to drift.
 
 from math import sqrt
 
-from millgate.core.limits.adaptive import OVERLOAD_RATIO, AdaptiveLimit, overloaded
 from millgate.core.limits.gate import LimitReading
-from millgate.core.limits.signal import LEAST_SAMPLES
+from millgate.core.limits.signal import LEAST_SAMPLES, OVERLOAD_RATIO, AdaptiveLimit, overloaded
 
 TARGET = 0.955
 """Share of the SLO that is steered for, the rest being for luck; 0.9 in G2, which steers the p90 of seconds."""

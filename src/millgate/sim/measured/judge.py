@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import EngineSequence, EventKind
 from millgate.sim.measured.model import KernelModel
-from millgate.sim.measured.requests import Served
+from millgate.sim.measured.record import Served
 from millgate.sim.measured.run import MeasuredRun
 
 # Twice the host overhead of the slowest engine seen, transformers' continuous batching; below nothing the tables were too slow, by

@@ -8,7 +8,7 @@ the share that it is told. With a tenth of the tokens more or less a run that is
 from collections.abc import Sequence
 
 from millgate.sim.measured.architectures import Architecture
-from millgate.sim.measured.requests import Served
+from millgate.sim.measured.record import Served
 
 # What vLLM keeps on each device for activations, sampling and the driver at a budget of some 2,048 tokens: measured as 1.6 GiB
 # on an RTX 4090, where 2,588 blocks of 16 tokens remain beside Llama-3.1-8B.

@@ -21,8 +21,7 @@ from millgate.sim.measured.architectures import Architecture, find_architecture
 from millgate.sim.measured.collectives import AllReduce, find_links, read_all_reduce
 from millgate.sim.measured.memory import believed_tokens, computed_tokens, usable_bytes
 from millgate.sim.measured.model import KernelModel, divided
-from millgate.sim.measured.record import EngineRecord, count, table
-from millgate.sim.measured.requests import Served, read_requests
+from millgate.sim.measured.record import EngineRecord, Served, count, read_requests, table
 from millgate.sim.measured.tables import Grid, MeasuredError, read_attention, read_layers
 
 # What a step takes beside its kernels, by the sequences that get a token: BLIS's fit to its own vLLM runs, 126 us and 4.42 us for each.

@@ -57,7 +57,7 @@ def account(*limits: QuotaLimit) -> Account:
 def rested(*limits: QuotaLimit) -> Account:
     """Return an account that has filled up; one request has gone, so that its levels count."""
     fresh = account(*limits)
-    fresh.cancel(fresh.take(0, 0, None, 0.0), 0.0)
+    fresh.take(0, 0, None, 0.0).cancel(0.0)
     return fresh
 
 
@@ -82,7 +82,7 @@ def test_the_first_request_goes_at_once_and_a_full_account_stays_below_the_limit
     fresh = account(QuotaLimit(QuotaKind.TPM, 6000))
 
     assert fresh.wait_s(3000, 100, None, 0.0) == 0.0
-    fresh.cancel(fresh.take(3000, 100, None, 0.0), 0.0)
+    fresh.take(3000, 100, None, 0.0).cancel(0.0)
     assert fresh.wait_s(3000, 100, None, 0.0) > 0.0
     assert left(fresh, 1000.0)[QuotaKind.TPM] == pytest.approx(6000 * (1 - MARGIN))
 

@@ -127,11 +127,6 @@ class FairOrder(Order):
             return own
         return min(self._count, own + self._others_before(line, queued, own))
 
-    def counter_of(self, tenant: str) -> float:
-        """Return the weighted tokens charged to this tenant; 0.0 for one that is not known."""
-        line = self._lines.get(tenant)
-        return line.counter if line is not None else 0.0
-
     def __len__(self) -> int:
         """Return how many wait."""
         return self._count

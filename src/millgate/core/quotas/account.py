@@ -287,11 +287,6 @@ class Account:
             for each in self._limits.values():
                 each.answered(prompt_tokens, cached_tokens, output_tokens)
 
-    def cancel(self, reservation: Reservation, now: float) -> None:
-        """Give everything back: nothing has reached the provider."""
-        self._unproduced -= reservation.unproduced
-        reservation.cancel(now)
-
     def seen(self, reading: QuotaReading, now: float) -> None:
         """Learn from the headers of an answer; limits that the account does not have are passed over."""
         for word in reading:

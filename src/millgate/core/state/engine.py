@@ -103,10 +103,6 @@ class Permit:
         self.state = State.DEPARTING
         self.due_at = now
 
-    def departs(self, now: float, due_at: float) -> None:
-        """Its client has left, and the engine is done with it by `due_at`, as far as is known."""
-        self.gone_at, self.due_at = now, due_at
-
     def is_done(self, now: float) -> bool:
         """Return whether its engine has let go of a client that left, by time alone."""
         return self.state is State.DEPARTING and self.gone_at is not None and now >= self.due_at
@@ -415,7 +411,7 @@ class Engine:
 
     def left_by_client(self, permit: Permit, due_at: float, now: float) -> None:
         """The client of this permit has left; the engine is done with it by `due_at`, as far as is known."""
-        permit.departs(now, due_at)
+        permit.gone_at, permit.due_at = now, due_at
         self.departing[permit.attempt] = permit
 
     def looked(self, gauge: EngineSeen) -> None:

@@ -105,7 +105,7 @@ def worker_settings(loaded: Loaded) -> GatewaySettings:
 def gateway_settings(loaded: Loaded) -> GatewaySettings:
     """Return the gateway's addresses, bounds and deadlines; ConfigError for TLS files that cannot be used."""
     config, token = loaded.config, loaded.admin_token
-    limits, records = config.limits, config.records
+    limits, records, cors = config.limits, config.records, config.listen.cors
     return GatewaySettings(
         engines=tuple(_engine_address(loaded, index) for index in range(len(config.engines))),
         host=config.listen.host,
@@ -129,7 +129,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             clips=any(lane.clip is not None for lane in config.lanes),
             models=_only_models(config),
             pages=_pages(config.listen),
-            cross_origin=_cross_origin(config.listen),
+            cross_origin=None if cors is None else CrossOrigin(cors.origins, cors.max_age),
             coalesce={
                 lane.name: CoalescingSettings(lane.coalesce.window, lane.coalesce.most_inputs)
                 for lane in config.lanes
@@ -171,11 +171,6 @@ def _pages(listen: ListenConfig) -> frozenset[bytes]:
     return frozenset(
         path.encode() for path in (*listen.pass_through, *(["/healthz"] if listen.healthz else []))
     )
-
-
-def _cross_origin(listen: ListenConfig) -> CrossOrigin | None:
-    cors = listen.cors
-    return None if cors is None else CrossOrigin(cors.origins, cors.max_age)
 
 
 def _only_models(config: Config) -> frozenset[str] | None:

@@ -42,7 +42,9 @@ async def work(descriptor: int) -> ExitCode:
         if start.version != __version__:
             raise CommandError(f"{__version__} is installed, and {start.version} runs: restart the gate")
         loaded = given.load(text)
-        return loaded if loaded.ticket_secret else with_ticket_key(loaded, start.ticket_key)
+        # All workers have one key for tickets, and for marks of prefixes.
+        secret = loaded.ticket_secret or SecretStr(start.ticket_key.hex())
+        return loaded._replace(ticket_secret=secret)
 
     def announce(gateway: "Gateway", built: "Built") -> None:
         running = Running.of(gateway, built, loaded, given.engine_note)
@@ -56,11 +58,6 @@ async def work(descriptor: int) -> ExitCode:
         side.failed(str(error), code)
     await side.farewell()
     return code
-
-
-def with_ticket_key(loaded: Loaded, key: bytes) -> Loaded:
-    """Return the configuration with a key for tickets, and for marks of prefixes, that all workers have."""
-    return loaded._replace(ticket_secret=SecretStr(key.hex()))
 
 
 def end_with(supervisor: int) -> None:

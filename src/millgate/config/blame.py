@@ -120,7 +120,8 @@ def _reading_order(problem: Problem) -> tuple[str, int, int]:
 def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "missing":
-        return _missing(path)
+        remedy = ": name an engine with --upstream http://host:port or under `engines:`"
+        return "is missing" + (remedy if path == ("engines",) else "")
     if kind == "extra_forbidden":
         return _unknown_key(path, root)
     if kind in _BOUNDS:
@@ -136,12 +137,6 @@ def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> 
     if kind in _SHAPES:
         return f"{_SHAPES[kind]}, not {type(detail['input']).__name__}"
     return detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-
-
-def _missing(path: SettingPath) -> str:
-    if path == ("engines",):
-        return "is missing: name an engine with --upstream http://host:port or under `engines:`"
-    return "is missing"
 
 
 def _unknown_key(path: SettingPath, root: type[BaseModel]) -> str:

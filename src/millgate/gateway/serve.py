@@ -91,7 +91,9 @@ async def serve(
             if sizes is not None:
                 sizes.discovery.start(log, reloader.ask_to_fit, reloader.ask_to_refill)
             await asked.wait()
-            await _stop_reloading(reloader, sizes)
+            if sizes is not None:
+                sizes.discovery.stop()
+            await reloader.stop()
             return await _leave(gateway, insisted, log, notifier)
     finally:
         notifier.close()
@@ -102,28 +104,21 @@ async def serve(
 
 def _log_turns(gateway: Gateway, log: ProcessLog) -> None:
     """Log when what the gate shares, keeps or tells fails, and when it is well again."""
-    gateway.kept_quotas.on_trouble = partial(_quotas_turned, log)
+    gateway.kept_quotas.on_trouble = partial(_turned, log, "quotas are not kept", "quotas are kept again")
     if gateway.cluster is not None:
         gateway.cluster.on_change = _LeaseNews(log).changed
     if gateway.observers.traces is not None:
         loop = asyncio.get_running_loop()
-        gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(_collector_turned, log, why))
+        turned = partial(_turned, log, "traces are not taken", "traces are taken again")
+        gateway.observers.traces.on_turn(lambda why: loop.call_soon_threadsafe(turned, why))
 
 
-def _collector_turned(log: ProcessLog, why: str) -> None:
-    """Say that the collector of traces takes no spans, or takes them again."""
+def _turned(log: ProcessLog, failing: str, well: str, why: str) -> None:
+    """Say that this fails and why, or that it is well again."""
     if why:
-        log.warning("traces are not taken", why=why)
+        log.warning(failing, why=why)
     else:
-        log.info("traces are taken again")
-
-
-def _quotas_turned(log: ProcessLog, why: str) -> None:
-    """Say that a restart would forget what is used of quotas, or would not any more."""
-    if why:
-        log.warning("quotas are not kept", why=why)
-    else:
-        log.info("quotas are kept again")
+        log.info(well)
 
 
 def _reloader(
@@ -139,12 +134,6 @@ def _reloader(
     gateway.fleet.on_size = partial(_sized, sizes, reloader)
     gateway.fleet.on_adapters = partial(_listed, sizes, reloader, log)
     return reloader
-
-
-async def _stop_reloading(reloader: Reloader, sizes: EngineSizes | None) -> None:
-    if sizes is not None:
-        sizes.discovery.stop()
-    await reloader.stop()
 
 
 @contextlib.contextmanager

@@ -218,8 +218,10 @@ class StepAccounting(StepObserver):
         if self._log is not None:
             number = number_of(final)
             upstream_id = self._given_upstream.pop(number, None) if self._given_upstream else None
-            admit, given = self._admit_of(number, arrival), self._given_to(number)
-            self._log.add(now, _facts(arrival), admit, final, given, upstream_id, trace)
+            given = self._given.pop(number, None) if self._given else None
+            self._log.add(
+                now, _facts(arrival), self._admit_of(number, arrival), final, given, upstream_id, trace
+            )
 
     def _note_rest(self, decision: Ended, now: float) -> None:
         """Count the tokens since the last look; only a whole answer says how many they are."""
@@ -239,10 +241,6 @@ class StepAccounting(StepObserver):
             if type(decision) is _ADMIT and decision[0] == number:
                 return decision
         return None
-
-    def _given_to(self, number: Any) -> bytes | None:
-        """Return, once, what its client called this attempt."""
-        return self._given.pop(number, None) if self._given else None
 
     def _hear(self, event: EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""

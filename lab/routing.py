@@ -20,8 +20,7 @@ from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
-from millgate.sim.traces.mooncake import read_mooncake
-from millgate.sim.traces.sources import between, faster
+from millgate.sim.traces.sources import between, faster, read_mooncake
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.laws import Law, quantiles
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.sessions import MOST_UNITS, AgentSession, SessionTurn
+from millgate.sim.traces.sources import MOST_UNITS, AgentSession, SessionTurn
 
 LONGEST_THINK_S = 300.0
 """After a longer pause no cache is expected to remember."""

@@ -1,6 +1,6 @@
 """Recorded sessions again, as work of their own."""
 
-from millgate.sim.traces.sessions import MOST_UNITS, AgentSession
+from millgate.sim.traces.sources import MOST_UNITS, AgentSession
 
 
 def renumbered(session: AgentSession, number: int) -> AgentSession:

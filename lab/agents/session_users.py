@@ -7,7 +7,7 @@ from millgate.sim.clients.crowd import Crowd
 from millgate.sim.clients.retry_behaviour import RetryBehaviour, Sdk
 from millgate.sim.jobs import Job
 from millgate.sim.randomness import Draws
-from millgate.sim.traces.sessions import AgentSession, SessionTurn
+from millgate.sim.traces.sources import AgentSession, SessionTurn
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 from lab.demos.patient_users import PatientUser, UserManners
 from millgate.demos.connection import Endpoint
-from millgate.demos.mix import Mix, sizes
 from millgate.demos.processes import ChildError
-from millgate.demos.users import Encode, Story, UserEnding, Wish
+from millgate.demos.users import Encode, Mix, Story, UserEnding, Wish, sizes
 
 
 async def closed_loop(

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from lab.demos.closed_loop import closed_wishes
 from lab.demos.patient_users import PatientUser, UserManners
 from millgate.demos.connection import Endpoint
-from millgate.demos.mix import Encoder, Mix
 from millgate.demos.scores import SCALE_MEANS, quantile, share, tally
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
 from millgate.demos.stage import (
@@ -28,7 +27,7 @@ from millgate.demos.stage import (
     tokens_per_event,
     within,
 )
-from millgate.demos.users import Story, UserEnding
+from millgate.demos.users import Encoder, Mix, Story, UserEnding
 from millgate.engine.profile import find_profile
 
 SEQUENCES = 32

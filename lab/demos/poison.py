@@ -13,7 +13,6 @@ from lab.demos.gates import GateSetup, start_gate
 from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
-from millgate.demos.mix import Encoder, Mix, poisson_wishes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
@@ -31,7 +30,7 @@ from millgate.demos.stage import (
     tokens_per_event,
     within,
 )
-from millgate.demos.users import Story, open_loop
+from millgate.demos.users import Encoder, Mix, Story, open_loop, poisson_wishes
 from millgate.engine.profile import find_profile
 
 MOST_RETURNS = 8

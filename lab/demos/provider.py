@@ -14,10 +14,10 @@ from lab.demos.provider_stage import ProviderStage
 from lab.demos.provider_users import MESSAGES_PATH, TRIES, UserAccounts, ask_all
 from millgate.core.words import OutputCharge, QuotaKind
 from millgate.demos.connection import CHAT_PATH
-from millgate.demos.mix import Mix, poisson_wishes
 from millgate.demos.scores import share
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
 from millgate.demos.stage import DemoStage, perform, within
+from millgate.demos.users import Mix, poisson_wishes
 
 MIX = Mix(mean_prompt_tokens=300.0, mean_output_tokens=100.0, most_prompt_tokens=1500, most_output_tokens=400)
 MAX_TOKENS = MIX.most_output_tokens

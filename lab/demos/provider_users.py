@@ -11,8 +11,7 @@ from functools import partial
 from lab.demos.provider_emulator import OUTPUT_FIELD
 from millgate.client.answers import REFUSALS
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
-from millgate.demos.mix import BYTES_PER_TOKEN, NUMBER_TOKENS, WORD
-from millgate.demos.users import SdkUser, Story, Wish, open_loop
+from millgate.demos.users import BYTES_PER_TOKEN, NUMBER_TOKENS, WORD, SdkUser, Story, Wish, open_loop
 
 MESSAGES_PATH = "/v1/messages"
 MODEL = "demo"

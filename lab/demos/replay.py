@@ -16,7 +16,6 @@ from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.trace import ReplayTraceError, TraceRow, read_trace
 from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
-from millgate.demos.mix import NUMBER_TOKENS, Encoder
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
@@ -35,7 +34,7 @@ from millgate.demos.stage import (
     tokens_per_event,
     within,
 )
-from millgate.demos.users import Story, Wish, open_loop
+from millgate.demos.users import NUMBER_TOKENS, Encoder, Story, Wish, open_loop
 from millgate.engine.profile import find_profile
 
 RETRIES = 2

@@ -30,7 +30,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder, Summary
-from millgate.sim.traces.sessions import AgentSession, read_sessions
+from millgate.sim.traces.sources import AgentSession, read_sessions
 from millgate.sim.world import World
 
 _SLO_S: Final = 10.0

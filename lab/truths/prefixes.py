@@ -28,7 +28,7 @@ from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Draws, Streams
-from millgate.sim.traces.sessions import AgentSession, SessionTurn
+from millgate.sim.traces.sources import AgentSession, SessionTurn
 from millgate.sim.world import World
 
 _PROFILE: Final = find_profile("llama3-8b_h100_tp1")

@@ -8,8 +8,7 @@ from statistics import fmean
 import pytest
 from lab.demos.closed_loop import closed_wishes
 
-from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
-from millgate.demos.users import Wish
+from millgate.demos.users import Encoder, Mix, Wish, poisson_wishes, sizes
 from millgate.servers.emulator.requests import RequestReader, Surface
 
 MIX = Mix()

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from millgate.config.schema import Config
-from millgate.demos.mix import Mix
 from millgate.demos.overload import (
     EXACT,
     PATIENCE_S,
@@ -25,7 +24,7 @@ from millgate.demos.overload import (
     wishes_of,
 )
 from millgate.demos.scores import EngineCounts, score
-from millgate.demos.users import Story, UserEnding
+from millgate.demos.users import Mix, Story, UserEnding
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import Sdk
 from millgate.sim.fleet import SimulatedFleet, configured_fleet

@@ -29,8 +29,7 @@ from millgate.http1.client.reader import AnswerReader
 from millgate.http1.server import ByteBudget
 from millgate.http1.wire.fields import HeaderReader, listed
 from millgate.runtime.gauges import read_gauges
-from millgate.runtime.metered import named_limit
-from millgate.runtime.verdicts import seconds
+from millgate.runtime.verdicts import named_limit, seconds
 from millgate.servers.extproc.frames import (
     DATA,
     END_HEADERS,

@@ -18,7 +18,6 @@ from math import expm1
 from typing import Any, NamedTuple
 
 from millgate.demos.connection import Endpoint, GateAddress
-from millgate.demos.mix import Encoder, Mix, poisson_wishes, sizes
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
@@ -42,7 +41,7 @@ from millgate.demos.stage import (
     tokens_per_event,
     within,
 )
-from millgate.demos.users import SdkUser, Story, Wish, open_loop
+from millgate.demos.users import Encoder, Mix, SdkUser, Story, Wish, open_loop, poisson_wishes, sizes
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import Bounds, bound
 from millgate.sim.bounds.work import capacity_per_s

@@ -15,7 +15,7 @@ from millgate.runtime.driver import Driver
 from millgate.runtime.engines import EngineWatch, discover, is_well
 from millgate.runtime.gauges import Gauges
 from millgate.runtime.health import EngineStanding, HealthSettings
-from millgate.runtime.metered import tell_quotas
+from millgate.runtime.verdicts import tell_quotas
 from millgate.runtime.watched import HealthCheck
 from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.routes import Bootstrap, EngineRoute

@@ -21,7 +21,7 @@ from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.sessions import MOST_UNITS, AgentSession, SessionTurn
+from millgate.sim.traces.sources import MOST_UNITS, AgentSession, SessionTurn
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
 

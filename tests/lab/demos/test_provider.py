@@ -23,7 +23,7 @@ from millgate.core.words import FailureKind, OutputCharge, QuotaKind, Sent
 from millgate.demos.connection import AttemptAnswer, Endpoint, GateAddress
 from millgate.demos.showing import Show
 from millgate.demos.users import Wish
-from millgate.runtime.metered import named_limit
+from millgate.runtime.verdicts import named_limit
 
 DOOR = GateAddress("127.0.0.1", 1)
 

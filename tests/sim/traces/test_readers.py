@@ -8,8 +8,7 @@ import pytest
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.mooncake import QUANTUM_S, read_mooncake
-from millgate.sim.traces.sources import open_trace
+from millgate.sim.traces.sources import QUANTUM_S, open_trace, read_mooncake
 from millgate.sim.traces.tables import TraceError, read_table
 
 CLIENTS = "req_time_s,client,prompt_len,output_len"

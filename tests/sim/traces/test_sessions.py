@@ -12,9 +12,7 @@ from lab.bounds.shared_cache import SharedCache, shared_hit_share
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.mooncake import read_mooncake
-from millgate.sim.traces.sessions import MOST_UNITS, as_recorded, read_sessions
-from millgate.sim.traces.sources import open_trace
+from millgate.sim.traces.sources import MOST_UNITS, as_recorded, open_trace, read_mooncake, read_sessions
 from millgate.sim.traces.tables import TraceError
 
 RECORDED = "traces/claude_code_sessions.jsonl"

@@ -9,8 +9,7 @@ from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.wire.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.runtime.metered import lacks_credit
-from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, verdict
+from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, lacks_credit, verdict
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.fields import (

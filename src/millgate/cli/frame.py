@@ -240,7 +240,6 @@ def _table(rows: Iterable[State], *columns: tuple[str, Cell]) -> Table:
 
 
 def _of(show: Callable[[State, str], str], path: str) -> Cell:
-    """Return the cell that shows what this path leads to."""
     return lambda row: show(row, path)
 
 

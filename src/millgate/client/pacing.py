@@ -47,7 +47,6 @@ class _Bucket:
         self._at = now
 
     def wait_s(self, amount: float, now: float) -> float:
-        """Return how long until this much is there."""
         self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
         self._at = now
         return max(0.0, (min(amount, self._capacity) - self._level) / self._per_s)

@@ -255,7 +255,6 @@ class _Process:
         asyncio.get_running_loop().add_reader(self._watched, self._ended)
 
     def forget(self) -> None:
-        """Watch it no more."""
         asyncio.get_running_loop().remove_reader(self._watched)
         os.close(self._watched)
 

@@ -331,7 +331,6 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
 
 
 def _metrics_ports(config: Config) -> Iterator[tuple[SettingPath, str]]:
-    """Find metrics pages at ports that there are not."""
     for index, engine in enumerate(config.engines):
         port = (engine.metrics or "").partition("/")[0].removeprefix(":")
         if port and int(port) > _MOST_PORT:

@@ -282,7 +282,6 @@ class Ranking:
         self._length = self.total = 0
 
     def __len__(self) -> int:
-        """Return how many keys there are."""
         return self._length
 
     def __iter__(self) -> Iterator[int]:

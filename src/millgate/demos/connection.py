@@ -98,7 +98,6 @@ class _Attempt:
         self._tell(whole=whole and FINISHED.search(self._tail) is not None)
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """It has broken off, or never came."""
         del kind, sent, detail
         self._tell()
 

@@ -99,7 +99,6 @@ class CoefficientModel:
         return steps
 
     def _decode_s(self, decodes: int, kv_tokens: int) -> float:
-        """Seconds of one decode step."""
         weights = self._decode_base + self._per_sequence * decodes
         return weights + self._per_kv_token * kv_tokens + self._overhead
 

@@ -50,12 +50,10 @@ class _Page:
         self._status = 0
 
     def on_head(self, head: AnswerHead) -> None:
-        """Look at the status."""
         self._status = head.status
         self._wanted = head.status in self._statuses
 
     def on_data(self, data: bytes) -> None:
-        """Keep what may be kept."""
         self._room -= len(data)
         if self._wanted and self._room >= 0:
             self._parts.append(data)
@@ -69,7 +67,6 @@ class _Page:
         self._done(Fetched(b"".join(self._parts) if self._wanted else None, self._status))
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Say that there is no page, and why."""
         del sent
         self._done(Fetched(None, self._status, kind, detail))
 

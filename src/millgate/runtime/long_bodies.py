@@ -125,7 +125,6 @@ class LongBodies:
         return None
 
     def _send(self) -> None:
-        """Write a slice."""
         line, unsent = self._line, self._unsent
         assert line is not None
         try:

@@ -128,7 +128,6 @@ class FairOrder(Order):
         return min(self._count, own + self._others_before(line, queued, own))
 
     def __len__(self) -> int:
-        """Return how many wait."""
         return self._count
 
     def __iter__(self) -> Iterator[Queued]:

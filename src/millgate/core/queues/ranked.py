@@ -52,7 +52,6 @@ class RankedQueue(Order):
         return bisect_left(self._keys, key)
 
     def __len__(self) -> int:
-        """Return how many wait."""
         return len(self._keys)
 
     def __iter__(self) -> Iterator[Queued]:

@@ -42,7 +42,6 @@ class _Seen:
         self.at = now
 
     def share_left(self, now: float) -> float:
-        """Return which share of it is left now."""
         return exp((self.at - now) / _MEMORY_S)
 
 

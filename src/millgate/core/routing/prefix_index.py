@@ -101,7 +101,6 @@ class _Copy:
         self.held = self.tokens = self.follow = self.answered_tokens = 0
 
     def is_followed(self) -> None:
-        """One more copy goes on from it."""
         self.follow += 1
 
     def begins_with(self, head: _Run, count: int) -> "_Copy":

@@ -57,7 +57,6 @@ class _Kind:
         return self._returned / self._rests
 
     def rests(self) -> None:
-        """A session begins to rest."""
         keep = 1.0 - 1.0 / _REST_MEMORY
         self._rests, self._returned = keep * self._rests + 1.0, keep * self._returned
 

@@ -50,14 +50,12 @@ class _Terms:
         self.signs, self.beyond, self.media = signs, beyond, media
 
     def become(self, shape: PromptShape, fixed_tokens: int) -> None:
-        """Be those of a prompt of this shape."""
         messages, tools, letters, spaces, digits, signs, beyond = shape
         self.own, self.messages, self.tools = 1.0, float(messages), float(tools)
         self.letters, self.spaces, self.digits = float(letters), float(spaces), float(digits)
         self.signs, self.beyond, self.media = float(signs), float(beyond), float(fixed_tokens)
 
     def dot(self, other: "_Terms") -> float:
-        """Return the sum of the products."""
         return (
             self.own * other.own
             + self.messages * other.messages

@@ -63,7 +63,6 @@ class Ends:
             self.add(tick, slot)
 
     def __len__(self) -> int:
-        """Return how many notes there are."""
         return self._length
 
     def add(self, tick: int, slot: int) -> None:

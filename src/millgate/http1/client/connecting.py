@@ -168,7 +168,6 @@ class _Asking:
         return ConnectionError(f"{self._name} {self._step}: {reason}")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
         self._transport = cast("asyncio.Transport", transport)
         self._step = "opens no tunnel"
         self._transport.write(self._request)

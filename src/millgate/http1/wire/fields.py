@@ -66,7 +66,6 @@ class HeaderReader:
         self._find = self._known.__getitem__
 
     def __len__(self) -> int:
-        """Return how many lines are remembered."""
         return len(self._known)
 
     def read(self, lines: Iterable[bytes]) -> list[Pair]:
@@ -109,7 +108,6 @@ class HeaderWriter:
         self._find = self._known.__getitem__
 
     def __len__(self) -> int:
-        """Return how many pairs are remembered."""
         return len(self._known)
 
     def write(self, headers: Sequence[Pair]) -> Lines:

@@ -307,7 +307,6 @@ def _message_tokens(fields: _Body) -> list[int]:
 
 
 def _input_tokens(fields: _Body) -> list[int]:
-    """Count the one prompt of a response."""
     given = fields.input
     if not given:
         raise BadRequestError("input", "must be text or a list of items, and not empty")

@@ -239,12 +239,10 @@ class _Part:
             self._alone.pause()
 
     def resume(self) -> None:
-        """Read on."""
         if self._alone is not None:
             self._alone.resume()
 
     def widen(self) -> None:
-        """Let more of the answer be under way."""
         if self._alone is not None:
             self._alone.widen()
 
@@ -296,7 +294,6 @@ class _Batch:
     # ---- what the answer says
 
     def on_head(self, head: AnswerHead) -> None:
-        """Take note of it."""
         self._head = head
 
     def on_data(self, data: bytes) -> None:
@@ -331,11 +328,9 @@ class _Batch:
             self._tell(part, partial(part.hand_over, own, answer, delimited))
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
-        """Fail for every owner."""
         self._fail(kind, sent, detail)
 
     def on_raised(self) -> None:
-        """End every owner as failed."""
         if not self._over:
             self._end()
             for part in self._parts:

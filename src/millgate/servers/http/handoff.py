@@ -235,13 +235,11 @@ class _TwoLegs:
             self._call.pause()
 
     def resume(self) -> None:
-        """Read on."""
         self._paused = False
         if self._is_last and self._call is not None:
             self._call.resume()
 
     def widen(self) -> None:
-        """Let more of the answer be under way."""
         if self._is_last and self._call is not None:
             self._call.widen()
 
@@ -285,7 +283,6 @@ class _SecondLeg:
             self._pass_on(part)
 
     def on_end(self, *, delimited: bool) -> None:
-        """Pass on what is left."""
         rest, self._rest = bytes(self._rest), bytearray()
         if (rest or not self._begun) and not self._pass_on(rest):
             return
@@ -296,7 +293,6 @@ class _SecondLeg:
         self._call.broke(kind, sent, detail, begun=self._begun)
 
     def on_raised(self) -> None:
-        """End it as failed."""
         self._call.raised()
 
     def _pass_on(self, data: bytes) -> bool:

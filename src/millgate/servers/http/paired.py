@@ -115,7 +115,6 @@ class _PairedCall:
         self.is_over = self._has_begun = False
 
     def begun_with(self, answering: Call, reading: Call) -> None:
-        """Both are under way."""
         self._answering, self._reading = answering, reading
 
     # ---- what the engine that answers says
@@ -180,7 +179,6 @@ class _PairedCall:
         return all(call is None or call.written for call in (self._answering, self._reading))
 
     def abort(self) -> None:
-        """Hang up on both engines."""
         self.is_over = True
         self.leave_reader()
         self._answering.abort()
@@ -190,15 +188,12 @@ class _PairedCall:
         self._answering.unfit()
 
     def pause(self) -> None:
-        """Hold the engine that answers back."""
         self._answering.pause()
 
     def resume(self) -> None:
-        """Read on."""
         self._answering.resume()
 
     def widen(self) -> None:
-        """Let more of the answer be under way."""
         self._answering.widen()
 
     def expire_at(self, at_s: float | None) -> None:
@@ -223,13 +218,11 @@ class _Answering:
         self._receiver.on_head(head)
 
     def on_data(self, data: bytes) -> None:
-        """Pass it on."""
         if self._is_good:
             self._call.answers(data)
         self._receiver.on_data(data)
 
     def on_end(self, *, delimited: bool) -> None:
-        """Pass it on."""
         self._call.let_reader_end()
         self._receiver.on_end(delimited=delimited)
 
@@ -239,7 +232,6 @@ class _Answering:
         self._receiver.on_failed(kind, sent, detail)
 
     def on_raised(self) -> None:
-        """End it as failed."""
         self._call.raised()
 
 

@@ -66,7 +66,6 @@ class LineIntake:
         return line.removesuffix(b"\r")
 
     def _book(self) -> None:
-        """Book what is kept."""
         wanted_bytes = max(0, len(self._data) - self._limits.unbooked_bytes)
         more_bytes = wanted_bytes - self._booked_bytes
         if more_bytes > 0 and not self._share.reserve(more_bytes):

@@ -10,7 +10,7 @@ from millgate.core.words import FailureKind, Sent
 from millgate.engine.batching import Batch
 from millgate.engine.sequences import BatchLimits, EngineSequence, EventKind
 from millgate.engine.step_time import StepModel
-from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports
+from millgate.sim.engines.contract import EngineTotals, GaugeReading, Reports, added_up
 from millgate.sim.jobs import Job
 from millgate.sim.loop import ENGINES, Loop
 from millgate.sim.randomness import Draws
@@ -103,14 +103,9 @@ class BatchedStation:
     def totals(self) -> EngineTotals:
         """Return tokens computed, those of lives before a crash included."""
         numbers = self._batch.statistics(self._own_time())
-        before = self._before
-        return EngineTotals(
-            before.prompt_tokens + numbers.prefilled_tokens,
-            before.output_tokens + numbers.output_tokens,
-            before.preemptions + numbers.preemptions,
-            before.queried_tokens + numbers.prefix_queried_tokens,
-            before.hit_tokens + numbers.prefix_hit_tokens,
-        )
+        prefixes = numbers.prefix_queried_tokens, numbers.prefix_hit_tokens
+        now = EngineTotals(numbers.prefilled_tokens, numbers.output_tokens, numbers.preemptions, *prefixes)
+        return added_up([self._before, now])
 
     # ---- what troubles do to it
 

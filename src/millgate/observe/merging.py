@@ -61,6 +61,11 @@ def _first(values: Sequence[Any], _: Sequence[Any]) -> Any:
     return values[0]
 
 
+def _first_said(values: Sequence[Any], _: Sequence[Any]) -> Any:
+    """Return the first that is not empty."""
+    return next((value for value in values if value), values[0])
+
+
 def _mean(values: Sequence[Any], _: Sequence[Any]) -> float:
     return float(sum(values) / len(values))
 
@@ -124,6 +129,10 @@ def _alarms(values: Sequence[Sequence[Any]], _: Sequence[Any]) -> tuple[Any, ...
     for alarm in sorted((each for alarms in values for each in alarms), key=lambda each: each.since):
         found.setdefault(alarm.signal, alarm)
     return tuple(found.values())
+
+
+def _latest(values: Sequence[Any], _: Sequence[Any]) -> Any:
+    return max(values, key=lambda each: each.since)
 
 
 def _newest(values: Sequence[Sequence[Any]], _: Sequence[Any]) -> tuple[Any, ...]:
@@ -191,7 +200,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         name tenant host engines target_share ttft_promise tpot_promise target quantile promised_s newcomer
         replica role
     """,
-    _of(lambda sentences: next(filter(None, sentences), "")): "advice why",
+    _first_said: "advice why",
     _degraded: "state",
     _of(any): "is_degraded draining is_served up ignores_hangups is_burning breaker_open",
     _of(all): "reload_success",
@@ -200,7 +209,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     _counts: "outcomes gone failures legs_by_role",
     _means: "bytes_per_token mean_output_tokens",
     _alarms: "alarms",
-    _of(lambda alarms: max(alarms, key=lambda each: each.since)): "cleared",
+    _latest: "cleared",
     _newest: "decisions",
     _of(merged): """
         legs sessions little slo whole queue engine ttft tpot short long retries prompt_error output_error

@@ -266,7 +266,7 @@ cluster_replicas | gauge | replicas | service | cluster.replicas | Replicas with
 cluster_renewals | counter | renewals | service | cluster.renewals | Renewals of the lease that the store answered.
 cluster_renewals_failed | counter | renewals | service | cluster.failed_renewals | Renewals that the store did not answer in time, or refused.
 cluster_renewed_seconds | gauge | seconds | service | cluster.renewed_s | Time since the store answered last.
-workers | gauge | processes | service | workers | Worker processes that are ready; absent where one process serves.
+workers | gauge | processes | service | workers | Worker processes that are ready and answer; absent where one process serves.
 workers_wanted | gauge | processes | service | workers_wanted | Worker processes that the configuration asks for; absent where one process serves.
 worker_restarts | counter | processes | service | worker_restarts | Worker processes that were started because another had died.
 traces_dropped | counter | attempts | service | traces_dropped | Attempts whose spans were lost: too many waited, or the collector did not take them.

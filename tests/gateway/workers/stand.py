@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +23,7 @@ START_WITHIN_S = 40.0
 END_WITHIN_S = 20.0
 ANSWER_WITHIN_S = 20.0
 CHAT = "/v1/chat/completions"
+CAP = 4
 
 
 def until(truth: Callable[[], object], within_s: float = END_WITHIN_S, what: str = "") -> None:
@@ -251,3 +253,12 @@ def listens(url: str) -> bool:
 def kill(process: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
+
+
+Start = Callable[..., Gate]
+
+
+def answered(gate: Gate, requests: int = 8) -> set[int]:
+    """Return the statuses of some requests, each on a connection of its own."""
+    ask = partial(fetch, gate.url, CHAT, "POST", chat(2), content_type="application/json")
+    return {ask()[0] for _ in range(requests)}

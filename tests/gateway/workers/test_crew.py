@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +85,7 @@ LOOK_S = 0.3
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have a supervisor in this process look often, and leave its signals as they were."""
     monkeypatch.setattr(supervising, "REPORT_EVERY_S", LOOK_S / 10)
-    monkeypatch.setattr(
-        WorkerProcess, "take_report", partialmethod(WorkerProcess.take_report, within_s=LOOK_S)
-    )
+    monkeypatch.setattr(supervising, "ASK_WITHIN_S", LOOK_S / 2)
     before = {each: signal.getsignal(each) for each in (signal.SIGHUP, signal.SIGUSR2)}
     yield
     for number, handler in before.items():
@@ -97,7 +94,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("quick_looks")
 def test_a_machine_that_is_paused_for_longer_than_a_worker_may_be_silent_costs_no_worker(
-    tmp_path: Path,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A paused container or virtual machine that went on while a report was awaited killed every worker, and all their streams."""
     file = tmp_path / "millgate.yaml"
@@ -122,6 +119,7 @@ def test_a_machine_that_is_paused_for_longer_than_a_worker_may_be_silent_costs_n
                 await until(lambda: worker.report is not None, START_WITHIN_S)
                 await asyncio.sleep(2 * LOOK_S)
                 assert supervisor.crew.serving == [worker]
+                assert "does not answer" not in capfd.readouterr().err
                 worker.signal(signal.SIGSTOP)  # alone: it hangs
                 assert await worker.ended == -signal.SIGKILL
                 await until(lambda: supervisor.crew.serving, START_WITHIN_S)

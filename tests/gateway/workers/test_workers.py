@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,13 +17,16 @@ from prometheus_client import PROCESS_COLLECTOR
 
 import millgate
 from gateway.workers.stand import (
+    CAP,
     CHAT,
     END_WITHIN_S,
     START_WITHIN_S,
     Crowd,
     Engine,
     Gate,
+    Start,
     User,
+    answered,
     chat,
     fetch,
     is_alive,
@@ -35,40 +37,9 @@ from gateway.workers.stand import (
 )
 from millgate.gateway.workers.views import ProcessesCollector
 
-CAP = 4
 TOKENS = 20
 """An answer of 0.2 s."""
 LOAD_S = 2.0
-Start = Callable[..., Gate]
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    started = Engine(tmp_path_factory.mktemp("engine") / "stderr.txt")
-    yield started
-    started.close()
-
-
-@pytest.fixture(scope="module")
-def gate(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
-    started = Gate(engine.url, tmp_path_factory.mktemp("gate") / "stderr.txt", cap=CAP)
-    try:
-        yield started.begin()
-    finally:
-        started.close()
-
-
-@pytest.fixture
-def start(engine: Engine, tmp_path: Path) -> Iterator[Start]:
-    started: list[Gate] = []
-
-    def begin(*more: str) -> Gate:
-        started.append(Gate(engine.url, tmp_path / f"stderr-{len(started)}.txt", *more, cap=CAP))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        each.close()
 
 
 def test_the_banner_comes_once_and_every_worker_has_the_port_that_was_free(gate: Gate) -> None:
@@ -211,18 +182,6 @@ def test_workers_of_another_version_than_their_supervisor_do_not_begin(
     assert gate.end() == 0
 
 
-def test_a_probe_does_not_wait_for_a_worker_that_hangs(gate: Gate) -> None:
-    """A probe of Kubernetes waits for two seconds: it took the whole gate out for as long as one worker stood still."""
-    hung = min(gate.processes().values())
-    os.kill(hung, signal.SIGSTOP)
-    try:
-        began = time.monotonic()
-        assert fetch(gate.admin, "/readyz")[0] == 200
-        assert time.monotonic() - began < 2.0
-    finally:
-        os.kill(hung, signal.SIGCONT)
-
-
 def test_sigterm_before_the_workers_are_ready_is_no_cut(start: Start) -> None:
     gate = start()
     until(lambda: len(gate.children()) == 2)
@@ -343,11 +302,6 @@ def test_workers_that_die_again_and_again_end_the_gate_and_it_says_so(start: Sta
         time.sleep(0.3)
     assert gate.process.wait(1.0) == 1
     assert "died one after the other" in gate.events("failed")[0]["problem"]
-
-
-def answered(gate: Gate) -> set[int]:
-    """Return the statuses of some requests, each on a connection of its own."""
-    return {fetch(gate.url, CHAT, "POST", chat(2), content_type="application/json")[0] for _ in range(8)}
 
 
 def lanes(gate: Gate) -> set[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 
 from millgate.core.words import Reason
-from millgate.observe.live.banner import LaneWait, Level, Situation, banner
+from millgate.observe.live.banner import LaneWait, Level, Situation, banner, with_workers
 
 # 14:05:12 UTC on 7 November 2023, two minutes after 14:03:12.
 NOW = 1_699_365_912.0
@@ -124,6 +124,20 @@ def test_an_alarm_before_any_refusal_is_a_warning_with_its_evidence() -> None:
 def test_engines_that_are_down_are_named_in_number_and_all_of_them_are_a_level() -> None:
     assert banner(replace(CALM, engines_up=1)).text == "Calm; 1 of 2 engines down"
     assert banner(replace(CALM, engines_up=0, limit=0)).level is Level.DOWN
+
+
+def test_a_worker_that_does_not_answer_is_named_and_none_that_does_is_down() -> None:
+    hung = ["no answer for 5.1 s from worker 2 (process 31)", "1 of 4 workers missing"]
+    calm, all_hung = (with_workers(banner(CALM), hung, is_down=is_down) for is_down in (False, True))
+    failing = with_workers(banner(replace(CALM, failing="gpu-0 fails")), hung[:1], is_down=False)
+    busy = with_workers(banner(replace(CALM, running=64)), hung[1:], is_down=False)
+
+    assert calm.level is busy.level is failing.level is Level.WARNED
+    assert all_hung.level is Level.DOWN
+    assert calm.text == "No answer for 5.1 s from worker 2 (process 31); 1 of 4 workers missing"
+    assert all_hung.text == f"Down: {hung[0]}; {hung[1]}"
+    assert failing.text == f"Engines fail requests; gpu-0 fails; {hung[0]}"
+    assert busy.text == "Busy: engines full, nothing waits; 1 of 4 workers missing"
 
 
 def test_draining_says_what_still_runs() -> None:

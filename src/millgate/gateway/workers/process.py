@@ -26,8 +26,8 @@ from millgate.gateway.workers.messages import (
 
 COMMAND: Final = (sys.executable, "-P", "-m", "millgate.cli.worker")
 """It imports from where this process does: without `-P` a `redis.py` in the working directory were the library."""
-ANSWERS_WITHIN_S: Final = 5.0
-"""As long as a command waits for the admin door (cli/asking)."""
+ANSWERS_WITHIN_S: Final = 2.0
+"""A command waits 5 s for the admin door (cli/asking), which may have to ask twice."""
 _LAST_WORDS_S: Final = 1.0
 _OURS: Final = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 """Variables by which systemd talks to the supervisor alone."""
@@ -49,7 +49,8 @@ class WorkerProcess:
     """One worker from its start to its end; `on_news` is told what it tells after it is ready, `on_end` that it has ended.
 
     `ready` fails with WorkerFailedError where it ends before. `code` is its exit code, None while it runs. `report` is the last
-    one, None before the first; `silent_looks` counts those in a row that did not come. `number` and `slot` are those of its start.
+    one, None before the first; `silent_looks` counts those in a row that did not come, `heard_at` is the loop's time of its last
+    word. `number` and `slot` are those of its start.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class WorkerProcess:
         self.code: int | None = None
         self.ready_at = 0.0
         self.silent_looks = 0
+        self.heard_at = 0.0
         self.is_leaving = False
         self._start = start
         self._on_news = on_news
@@ -137,6 +139,16 @@ class WorkerProcess:
         """Whether it is ready, has not ended and is not leaving."""
         return self.runs and not self.is_leaving
 
+    @property
+    def answers(self) -> bool:
+        """Whether it runs, and has not left the last look at it without an answer."""
+        return self.runs and not self.silent_looks
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing was heard of it, 0 while it answers."""
+        return self._loop.time() - self.heard_at if self.silent_looks else 0.0
+
     # ---- within
 
     async def _await_end(self, process: asyncio.subprocess.Process) -> None:
@@ -158,7 +170,7 @@ class WorkerProcess:
 
     def _take(self, frame: bytes) -> None:
         reply = read_reply(frame)
-        self.silent_looks = 0
+        self.silent_looks, self.heard_at = 0, self._loop.time()
         if reply.number == UNASKED:
             self._hear(read_news(reply.content))
             return

@@ -16,6 +16,7 @@ from millgate.gateway.serve import ProcessEnding
 from millgate.gateway.workers.crew import Crew, WorkersPlan
 from millgate.gateway.workers.messages import WorkerNews, WorkerVerb
 from millgate.gateway.workers.process import WorkerFailedError, WorkerProcess, WorkerSilentError
+from millgate.gateway.workers.stand_ins import StandIns
 from millgate.gateway.workers.worker import RETIRES_WITHIN_S
 from millgate.observe.logs import ProcessLog
 
@@ -27,8 +28,11 @@ _LONGEST_PAUSE_S: Final = 5.0
 _SAID_EACH: Final = 12  # of starts that fail: a line a minute at the longest pause
 REPORT_EVERY_S: Final = 2.0
 """What a worker that is killed has counted since its last report is lost."""
-HANGS_AFTER_LOOKS: Final = 5
-"""A worker that answers none of so many in a row, in 33 s, is ended and replaced. While a machine is paused no look is counted."""
+ASK_WITHIN_S: Final = 1.0
+_ASKS: Final = 2
+"""Of one look: after a pause of the whole machine the time of the first is up before an answer can come."""
+HANGS_AFTER_LOOKS: Final = 8
+"""A worker that answers none of so many in a row, in 32 s, is ended and replaced. While a machine is paused no look is counted."""
 _TELL_EVERY_S: Final = 1.0
 
 
@@ -60,6 +64,9 @@ class Supervisor:
         self._failure: WorkersLostError | None = None
         self._quick_deaths = 0
         self._reloading: set[WorkerProcess] = set()
+        self._silent: dict[WorkerProcess, float] = {}
+        """Workers that were seen not to answer, and when each was heard last."""
+        self._stand_ins = StandIns(self.crew)
         self._tasks: set[asyncio.Task[None]] = set()
         self._replacing: asyncio.Task[None] | None = None
 
@@ -106,6 +113,7 @@ class Supervisor:
 
     def _on_worker_end(self, worker: WorkerProcess) -> None:
         self._answered(worker)
+        self._silent.pop(worker, None)
         if worker.ready_at and not worker.is_leaving and not self.is_leaving:
             self._log.error("worker died", worker=worker.number, code=worker.code, process=worker.process_id)
             self._judge_death(self._loop.time() - worker.ready_at)
@@ -124,12 +132,9 @@ class Supervisor:
 
         While others serve it tries for ever: what keeps a worker from starting, a mistake in the file, must not end theirs.
         """
-        neighbour: WorkerProcess | None = None
         failed = 0
         while not self.is_leaving:
-            if neighbour is None or not neighbour.serves:
-                neighbour = next(iter(self.crew.serving), None)
-                await _try(neighbour, WorkerVerb.COVER, slot)
+            await self._stand_ins.cover(slot)
             if (tries := max(self._quick_deaths, failed + 1)) > 1:
                 await asyncio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**tries))
             try:
@@ -146,7 +151,7 @@ class Supervisor:
             self.restarts += 1
             self._log.info("worker ready", worker=worker.number, process=worker.process_id)
             break
-        await _try(neighbour, WorkerVerb.UNCOVER, slot)
+        await self._stand_ins.uncover(slot)
 
     # ---- replacing one by one
 
@@ -203,13 +208,28 @@ class Supervisor:
             await asyncio.gather(*(self._look_at(worker) for worker in self.crew.running))
 
     async def _look_at(self, worker: WorkerProcess) -> None:
-        with contextlib.suppress(WorkerSilentError):
-            await worker.take_report()
-            return
-        worker.silent_looks += 1
+        for _ask in range(_ASKS):
+            with contextlib.suppress(WorkerSilentError):
+                await worker.take_report(ASK_WITHIN_S)
+                if (since := self._silent.pop(worker, None)) is not None:
+                    silent_s = round(worker.heard_at - since, 1)
+                    self._log.info("worker answers again", worker=worker.number, silent_s=silent_s)
+                    await self._stand_ins.uncover(worker.slot)
+                return
+        if worker.runs:
+            worker.silent_looks += 1
+            await self._on_silence(worker)
+
+    async def _on_silence(self, worker: WorkerProcess) -> None:
+        """Have a neighbour accept for a worker that does not answer, and end it when it has not for long."""
+        if worker not in self._silent:
+            self._silent[worker] = worker.heard_at
+            self._log.warning("worker does not answer", worker=worker.number, process=worker.process_id)
         if worker.silent_looks >= HANGS_AFTER_LOOKS:
             self._log.error("worker hangs", worker=worker.number, process=worker.process_id)
             worker.signal(signal.SIGKILL)
+        elif worker.serves:
+            await self._stand_ins.cover(worker.slot)
 
     # ---- signals
 
@@ -269,9 +289,3 @@ class Supervisor:
     def _cancel_tasks(self) -> None:
         for task in tuple(self._tasks):
             task.cancel()
-
-
-async def _try(worker: WorkerProcess | None, verb: WorkerVerb, slot: int) -> None:
-    if worker is not None and worker.serves:
-        with contextlib.suppress(WorkerSilentError):
-            await worker.ask(verb, str(slot).encode())

@@ -18,6 +18,7 @@ from millgate.gateway.workers.messages import WorkerReport, WorkerVerb
 from millgate.gateway.workers.process import ANSWERS_WITHIN_S, WorkerProcess
 from millgate.gateway.workers.supervisor import Supervisor
 from millgate.observe.explanation import ExplainedAttempt
+from millgate.observe.live.banner import Banner, seconds, with_workers
 from millgate.observe.live.decision_history import EVERY_S, HistoryPoint
 from millgate.observe.live.feed import LiveFeed
 from millgate.observe.live.picture import Picture
@@ -30,7 +31,8 @@ from millgate.servers.line.contract import Readings
 
 _Answer = TypeVar("_Answer")
 _SOON_S: Final = 1.0
-"""The page and probes, which ask again every few seconds, do not wait for a worker that hangs."""
+"""The page, probes and scrapers, which ask again every few seconds, do not wait for a worker that hangs: the last report serves."""
+_NONE: Final = "no worker of this gate answers just now"
 _RANKS: Final = {"admit": 0, "queue": 1, "yield": 2}
 
 
@@ -61,18 +63,17 @@ class WorkersSource:
 
     async def readiness(self) -> Readiness:
         """Return whether work should come here: one worker that is ready is enough; the detail is by worker."""
-        reports = await self._reports(_SOON_S)
-        detail = {
-            f"worker {worker.number} {part}": state
-            for worker, report in reports
-            for part, state in report.detail.items()
-        }
-        serving = self._supervisor.crew.serving
-        detail["workers"] = f"{len(serving)} of {self._count}"
-        is_ready = not self._supervisor.is_leaving and any(
-            report.ready for worker, report in reports if worker in serving
-        )
-        return Readiness(is_ready, detail)
+        detail: dict[str, str] = {}
+        is_ready = False
+        for worker, report in await self._reports():
+            name = f"worker {worker.number}"
+            if worker.answers:
+                detail |= {f"{name} {part}": state for part, state in report.detail.items()}
+                is_ready |= report.ready and worker.serves
+            else:
+                detail[name] = f"no answer for {seconds(worker.silent_s)}"
+        detail["workers"] = f"{len(self._answering())} of {self._count}"
+        return Readiness(is_ready and not self._supervisor.is_leaving, detail)
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics of all workers together, and what those have counted that serve no more."""
@@ -86,7 +87,7 @@ class WorkersSource:
         state: dict[str, Any] = plain(records.snapshot)
         state |= {
             "host": reports[0][1].host,
-            "verdict": plain(merged([report.banner for _, report in reports])),
+            "verdict": plain(self.judged(merged([report.banner for _, report in reports]))),
         }
         if records.traffic is not None:
             add_traffic(state, records.traffic)
@@ -94,7 +95,12 @@ class WorkersSource:
             state["cluster"] = plain(cluster)
         add_standings(state, reports[0][1].standings)
         state["workers"] = [
-            {"number": worker.number, "process": worker.process_id, "ready": report.ready}
+            {
+                "number": worker.number,
+                "process": worker.process_id,
+                "ready": report.ready and worker.answers,
+                "silent_s": round(worker.silent_s, 1),
+            }
             for worker, report in reports
         ]
         return state
@@ -105,13 +111,17 @@ class WorkersSource:
             WorkerVerb.EXPLAIN, msgspec.json.encode(query), dict[str, Any], msgspec.json
         )
         if not answers:
-            raise SourceSilentError
+            raise SourceSilentError(_NONE)
         worker, told = min(answers, key=lambda each: _RANKS[each[1]["decision"]["kind"]])
         return {**told, "worker": worker.number}
 
     async def attempts(self, wanted: str) -> Sequence[ExplainedAttempt]:
         """Return the attempts under a request id or an attempt's number over all workers, newest first."""
         answers = await self._ask_all(WorkerVerb.WHY, wanted.encode(), list[ExplainedAttempt])
+        if not any(found for _, found in answers) and (silence := self._silence()):
+            raise SourceSilentError(
+                f"no decision is kept under this id where it could be asked for; {silence}"
+            )
         return sorted((each for _, found in answers for each in found), key=lambda each: -each.at)
 
     async def decisions(self, query: DecisionQuery) -> Sequence[DecisionRow]:
@@ -123,6 +133,27 @@ class WorkersSource:
     async def open_feed(self) -> None:
         """Have the present picture and the last ten minutes at hand."""
         await self._painter.prepare()
+
+    # ---- workers that do not answer, or are missing
+
+    def judged(self, banner: Banner) -> Banner:
+        """Return the sentence that also says what is wrong with the workers."""
+        missing = self._count - len(self._supervisor.crew.serving)
+        parts = (self._silence(), f"{missing} of {self._count} workers missing" if missing > 0 else "")
+        said = [part for part in parts if part]
+        if self._supervisor.is_leaving or not said:
+            return banner
+        return with_workers(banner, said, is_down=not self._answering())
+
+    def _answering(self) -> list[WorkerProcess]:
+        return [each for each in self._supervisor.crew.serving if each.answers]
+
+    def _silence(self) -> str:
+        """Name the workers that do not answer, nothing where all do."""
+        silent = [each for each in self._supervisor.crew.serving if not each.answers]
+        longest = seconds(max((each.silent_s for each in silent), default=0.0))
+        names = ", ".join([f"worker {each.number} (process {each.process_id})" for each in silent])
+        return f"no answer for {longest} from {names}" if names else ""
 
     # ---- for the page
 
@@ -146,11 +177,11 @@ class WorkersSource:
         """Take reports, and keep their records put together; raises SourceSilentError when there are none."""
         reports = await self._reports()
         if not reports:
-            raise SourceSilentError
+            raise SourceSilentError(_NONE)
         records = merged([report.records for _, report in reports])
         service = replace(
             _known(records.service),
-            workers=len(self._supervisor.crew.serving),
+            workers=len(self._answering()),
             workers_wanted=self._count,
             worker_restarts=self._supervisor.restarts,
         )
@@ -160,10 +191,11 @@ class WorkersSource:
         self._line = merged(lines) if lines else None
         return reports
 
-    async def _reports(self, within_s: float = ANSWERS_WITHIN_S) -> list[tuple[WorkerProcess, WorkerReport]]:
+    async def _reports(self) -> list[tuple[WorkerProcess, WorkerReport]]:
         """Return the last report of each worker that runs, taken now where it answers."""
         workers = self._supervisor.crew.running
-        await asyncio.gather(*(each.take_report(within_s) for each in workers), return_exceptions=True)
+        asked = (each.take_report(_SOON_S) for each in workers if each.answers)
+        await asyncio.gather(*asked, return_exceptions=True)
         return [(worker, worker.report) for worker in workers if worker.runs and worker.report is not None]
 
     async def _ask_all(
@@ -174,8 +206,8 @@ class WorkersSource:
         coding: Any = msgspec.msgpack,
         within_s: float = ANSWERS_WITHIN_S,
     ) -> list[tuple[WorkerProcess, _Answer]]:
-        """Return what each worker that runs answers; one that is silent is left out."""
-        workers = self._supervisor.crew.running
+        """Return what each worker that runs answers; one that is silent is left out, and not asked while it is known to be."""
+        workers = [each for each in self._supervisor.crew.running if each.answers]
         answers = await asyncio.gather(
             *(each.ask(verb, content, within_s) for each in workers), return_exceptions=True
         )
@@ -233,7 +265,8 @@ class _Painter:
         """Return the last picture, and ask for the next one."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask())
-        return _known(self._picture)
+        picture = _known(self._picture)
+        return replace(picture, banner=self._source.judged(picture.banner))
 
     def history(self) -> tuple[HistoryPoint, ...]:
         return self._history
@@ -243,7 +276,7 @@ class _Painter:
         await self._ask()
         self._history = await self._source.history()
         if self._picture is None:
-            raise SourceSilentError
+            raise SourceSilentError(_NONE)
 
     async def _ask(self) -> None:
         picture = await self._source.picture()

@@ -4,7 +4,7 @@ Pure: the same situation gives the same sentence. The worst thing that is true i
 make it so; a rule that refuses a client (a quota) is no overload and only follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -131,6 +131,16 @@ def banner(situation: Situation) -> Banner:
     head = "Engines fail requests" if fails else "Calm"
     parts = [text or head, *_rules(situation), *_down(situation)]
     return Banner(level, "; ".join(parts))
+
+
+def with_workers(gate: Banner, troubles: Sequence[str], *, is_down: bool) -> Banner:
+    """Return a gate's sentence with what is wrong with its workers, first where nothing else is wrong; down where none serves."""
+    said = "; ".join(troubles)
+    if is_down:
+        return Banner(Level.DOWN, f"Down: {said}")
+    if gate.level is Level.CALM:
+        return Banner(Level.WARNED, f"{said[0].upper()}{said[1:]}{gate.text.removeprefix('Calm')}")
+    return Banner(Level.WARNED if gate.level is Level.BUSY else gate.level, f"{gate.text}; {said}")
 
 
 def _overloaded(situation: Situation, since: float) -> str:

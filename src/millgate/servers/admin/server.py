@@ -102,9 +102,8 @@ class AdminApplication:
     async def _answer(self, exchange: Exchange, body: bytes, reads: asyncio.Event) -> None:
         try:
             answer = await self._ask(AdminRequest(exchange.head, body))
-        except SourceSilentError:
-            message = "no worker of this gate answers just now; try again soon"
-            answer = error_answer(503, "no_worker", message)
+        except SourceSilentError as error:
+            answer = error_answer(503, "no_worker", f"{error}; try again soon")
         except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
             context = {"message": "the admin door failed on a request", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)

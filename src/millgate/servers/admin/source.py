@@ -51,7 +51,7 @@ class Views:
 
 
 class SourceSilentError(Exception):
-    """Nothing that could answer is there just now."""
+    """What could answer is not there just now; the text says what."""
 
 
 class AdminSource(Protocol):

@@ -88,6 +88,30 @@ def test_a_killed_gate_has_forgotten_no_more_than_what_came_since_it_last_wrote(
     run(body())
 
 
+def test_a_clock_that_is_set_soon_after_the_start_gives_no_tenant_an_hour_of_its_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine's clock is often set some seconds after it has booted, while the gate still tells what was used."""
+    monkeypatch.setattr(kept_quotas, "_TOLD_EVERY_S", 0.05)
+    path, real, ahead_s = tmp_path / "quotas.json", time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
+
+    async def body() -> None:
+        nonlocal ahead_s
+        first = _Run(path)
+        first.kept.start()
+        first.use(50_000)
+        await first.kept.stop()
+        second = _Run(path)
+        second.kept.start()
+        ahead_s = 3600.0
+        await asyncio.sleep(0.2)
+        assert second.used() == pytest.approx({"ann": 50_000}, abs=60)
+        await second.kept.stop()
+
+    run(body())
+
+
 def test_workers_begin_with_even_parts_of_what_all_of_them_used_and_one_process_with_the_whole(
     tmp_path: Path,
 ) -> None:

@@ -73,8 +73,10 @@ class KeptQuotas:
         except msgspec.MsgspecError as error:
             self._turn(f"the file is no record of quotas: {error}")
             return
-        self._tell(record)
-        self._task = asyncio.get_running_loop().create_task(self._go_on(record))
+        # From here on the wall clock may be set, as it is soon after a machine has started.
+        kept_at = time.monotonic() - max(0.0, time.time() - record.written_s)
+        self._tell(record, kept_at)
+        self._task = asyncio.get_running_loop().create_task(self._go_on(record, kept_at))
 
     async def stop(self) -> None:
         """Write for the last time; harmless when never started."""
@@ -84,10 +86,10 @@ class KeptQuotas:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._task, _LAST_WORDS_S)
 
-    async def _go_on(self, record: QuotaRecord) -> None:
+    async def _go_on(self, record: QuotaRecord, kept_at: float) -> None:
         first_at = time.monotonic() + WRITTEN_EVERY_S
         while time.monotonic() < first_at and not await self._ends_within(_TOLD_EVERY_S):
-            self._tell(record)
+            self._tell(record, kept_at)
         while not self._ending.is_set():
             await self._write()
             await self._ends_within(WRITTEN_EVERY_S)
@@ -98,8 +100,8 @@ class KeptQuotas:
             await asyncio.wait_for(self._ending.wait(), wait_s)
         return self._ending.is_set()
 
-    def _tell(self, record: QuotaRecord) -> None:
-        self._driver.post(QuotasKept(record.uses, max(0.0, time.time() - record.written_s)))
+    def _tell(self, record: QuotaRecord, kept_at: float) -> None:
+        self._driver.post(QuotasKept(record.uses, time.monotonic() - kept_at))
 
     async def _write(self) -> None:
         write = partial(_write, self._own, QuotaRecord(time.time(), self._driver.quota_uses()))

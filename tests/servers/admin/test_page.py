@@ -296,6 +296,20 @@ def test_a_session_lasts_a_shift_and_no_longer_than_its_process() -> None:
     assert not sessions.is_open(cookie)
 
 
+def test_a_clock_that_is_set_back_signs_no_operator_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For as long as it had been set back the page asked for the token again, and looked at none of a peer with failures."""
+    real, ahead_s = time.time, 0.0
+    monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
+
+    async def script(client: Client, _: LiveFeed[Any]) -> None:
+        nonlocal ahead_s
+        session = (await sign_in(client, "hush")).headers["set-cookie"].split(";")[0]
+        ahead_s = -3600.0
+        assert (await client.get("/api/state", cookie=session)).status == 200
+
+    serving(script, token="hush")
+
+
 def test_a_wrong_authorization_is_not_saved_by_a_good_cookie() -> None:
     async def script(client: Client, _: LiveFeed[Any]) -> None:
         session = (await sign_in(client, "hush")).headers["set-cookie"].split(";")[0]

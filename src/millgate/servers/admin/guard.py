@@ -44,12 +44,12 @@ _SECRET_BYTES = 32
 
 
 class Sessions:
-    """Checks the admin door's token and the cookies that were given for it; `wall` is seconds since the epoch."""
+    """Checks the admin door's token and the cookies that were given for it; `now` gives seconds that no step of the clock moves."""
 
-    def __init__(self, token: str, wall: Callable[[], float]) -> None:
+    def __init__(self, token: str, now: Callable[[], float]) -> None:
         self._token_digest = sha256(token.encode()).digest()
         self._secret = secrets.token_bytes(_SECRET_BYTES)
-        self._wall = wall
+        self._now = now
         self._guesses = Guesses()
 
     def try_token(self, given: bytes, peer: str) -> float | None:
@@ -57,7 +57,7 @@ class Sessions:
 
         An operator may choose a short token, so that a limit which the right one passes would be none.
         """
-        now = self._wall()
+        now = self._now()
         wait_s = self._guesses.wait_s(peer, now)
         if wait_s > 0.0:
             return wait_s
@@ -67,7 +67,7 @@ class Sessions:
 
     def open(self) -> str:
         """Return the value of a new cookie."""
-        issued = str(int(self._wall()))
+        issued = str(int(self._now()))
         return f"{issued}.{self._proof(issued)}"
 
     def is_open(self, cookies: str) -> bool:
@@ -76,7 +76,7 @@ class Sessions:
         # The proof is checked first: only what we wrote ourselves is read as a number.
         if not hmac.compare_digest(proof.encode(), self._proof(issued).encode()):
             return False
-        return 0.0 <= self._wall() - int(issued) + 1.0 <= LASTS_S
+        return 0.0 <= self._now() - int(issued) + 1.0 <= LASTS_S
 
     def _proof(self, issued: str) -> str:
         return blake2b(issued.encode(), key=self._secret, digest_size=32).hexdigest()

@@ -6,7 +6,6 @@ grow, and no number of connections may keep an operator out.
 
 import asyncio
 import socket
-import time
 from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any, Final, NamedTuple
@@ -16,6 +15,7 @@ import msgspec
 from millgate.http1.server import HttpServer, ServerLimits
 from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
 from millgate.observe.live.feed import MOST_WATCHERS, LiveFeed
+from millgate.runtime.clock import boot_time
 from millgate.servers.admin.answers import (
     AdminAnswer,
     AdminRequest,
@@ -52,7 +52,7 @@ class AdminApplication:
     """Answers over `source` what the guard lets pass; implements the HTTP server's `Application`."""
 
     def __init__(self, source: AdminSource, *, hosts: Iterable[str] = (), token: str | None = None) -> None:
-        sessions = Sessions(token, time.time) if token else None
+        sessions = Sessions(token, boot_time) if token else None
         self._guard = AdminGuard(hosts=hosts, sessions=sessions)
         self._routes = _Door(source).routes()
         if source.feed is not None:

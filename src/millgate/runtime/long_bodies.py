@@ -24,7 +24,7 @@ _SLICE_BYTES: Final = 256 * 1024
 _LONGEST_S: Final = 30.0
 """A reader that takes longer for one body hangs: 32 MB take half a second of CPU time at the most."""
 _IDLE_S: Final = 60.0
-"""After this long without a long body the process gives its 15 MB back."""
+"""After this long without a long body the process gives its 20 MB back."""
 _REAP_S: Final = 0.05
 _REPLY_BYTES: Final = 65_536
 _STARTED_BY: Final = ("LD_LIBRARY_PATH", "PYTHONHOME")  # those of environment modules start by them alone

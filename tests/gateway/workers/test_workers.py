@@ -92,6 +92,8 @@ def test_a_killed_worker_is_replaced_while_the_other_serves_and_the_cap_holds(
     assert set(crowd.statuses) == {200}
     assert 1 <= len(crowd.broken) <= CAP  # what the killed worker had under way, and nothing else
     assert gate.metric("millgate_worker_restarts_total") == 1.0
+    (died,) = gate.events("worker died")
+    assert died["why"] == "killed from outside, most often for memory"  # as the kernel does it
     assert gate.metric("millgate_attempts_total") >= counted + crowd.statuses[200] / 2
     assert listens(gate.url)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from millgate.core.decisions import Decision
 from millgate.core.events import Arrived, Event
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http import DoorSettings
+from millgate.servers.http.long_requests import LongRequest
 
 LONG = "x" * (LONG_BYTES + 1)
 
@@ -60,6 +62,23 @@ def test_a_long_stream_is_asked_for_its_usage_unless_its_body_speaks_of_it() -> 
             spoken = chat(LONG, stream=True, stream_options=None)
             await stand.ask(spoken)
             assert (await stand.engine.next(2)).body == spoken
+
+    run(body())
+
+
+def test_a_long_body_that_is_refused_is_not_kept() -> None:
+    """A cycle kept each, beside the budget of bodies: some hundred refused bodies of 8 MB were more memory than a host has."""
+
+    async def body() -> None:
+        async with standing() as stand:
+            gc.disable()  # what waits for a while is in its last generation, which is hardly ever looked at
+            try:
+                refused = await stand.ask(chat(LONG, max_tokens=-1))
+                assert refused.status == 400
+                await stand.settle()
+                assert [each for each in gc.get_objects() if isinstance(each, LongRequest)] == []
+            finally:
+                gc.enable()
 
     run(body())
 

@@ -130,6 +130,15 @@ class WorkerProcess:
                 os.kill(self.process_id, number)
 
     @property
+    def how_it_ended(self) -> str:
+        """Say it in words for people: an exit code of -9 tells most of them nothing."""
+        if self.code == -signal.SIGKILL:
+            by = "by this gate: it hung" if self.silent_looks else "from outside, most often for memory"
+            return f"killed {by}"
+        code = self.code or 0
+        return signal.strsignal(-code) or "a signal" if code < 0 else f"exit code {code}"
+
+    @property
     def runs(self) -> bool:
         """Whether it is ready and has not ended; it may be leaving."""
         return self.ready_at > 0.0 and self.code is None

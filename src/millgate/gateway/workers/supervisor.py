@@ -115,7 +115,8 @@ class Supervisor:
         self._answered(worker)
         self._silent.pop(worker, None)
         if worker.ready_at and not worker.is_leaving and not self.is_leaving:
-            self._log.error("worker died", worker=worker.number, code=worker.code, process=worker.process_id)
+            words = {"code": worker.code, "why": worker.how_it_ended, "process": worker.process_id}
+            self._log.error("worker died", worker=worker.number, **words)
             self._judge_death(self._loop.time() - worker.ready_at)
             if not self.crew.fills(worker.slot):  # its replacement may be being started
                 self._spawn(self._revive(worker.slot))

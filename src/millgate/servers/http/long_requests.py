@@ -51,20 +51,23 @@ class LongRequest:
 
     def on_read(self, outcome: Outcome) -> None:
         """Go on as the door does with a short body; a fault of our own ends the request, not the connection's wait."""
-        door, request = self._desk.door, self._request
-        self._desk.ongoing.pop(request.exchange, None)
-        try:
-            self._go_on(outcome)
-        except BadInputError as bad_input:
-            dialect = request.reading.dialect
-            door.error_responses.reject(request.exchange, dialect, request.request_id, bad_input)
-        except Exception as error:  # noqa: BLE001 - as the server does for `on_request`
-            self._break_down(error)
-
-    def _go_on(self, outcome: Outcome) -> None:
+        self._desk.ongoing.pop(self._request.exchange, None)
         if isinstance(outcome, Exception):
-            raise outcome
-        self._desk.door.accept(self._request, outcome)
+            # Raised, it would hold this frame in its traceback, and the frame holds it: a cycle that keeps the body for good.
+            self._refuse(outcome)
+            return
+        try:
+            self._desk.door.accept(self._request, outcome)
+        except Exception as error:  # noqa: BLE001 - as the server does for `on_request`
+            self._refuse(error)
+
+    def _refuse(self, error: Exception) -> None:
+        request = self._request
+        if isinstance(error, BadInputError):
+            dialect = request.reading.dialect
+            self._desk.door.error_responses.reject(request.exchange, dialect, request.request_id, error)
+        else:
+            self._break_down(error)
 
     def _break_down(self, error: Exception) -> None:
         """Report it and refuse the request; one whose reader was lost may come again."""

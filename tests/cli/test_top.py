@@ -64,7 +64,7 @@ def test_once_prints_one_frame_without_a_terminal(capsys: Captured) -> None:
     assert re.search(r"gpu-0\s+up\s+1/1", out)
     assert "refused  saturated: interactive 1 (" in out
     assert out.startswith(f"millgate {door.url} on {socket.gethostname()}")
-    assert "50 % refused because no stream was free; engines full" in " ".join(out.split())
+    assert "50 % refused because no engine had room; engines full" in " ".join(out.split())
 
 
 def test_without_a_terminal_it_says_how_to_have_one_frame() -> None:

@@ -228,6 +228,27 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             ),
         ),
         (
+            Yield(1, Reason.SATURATED, 2.0, retry=True, value=5_120, bound=2_000, counted=Counted.MEMORY),
+            (
+                "refused saturated: streams are free, but it needs 5,120 tokens of KV memory, and 2,000 are free; "
+                "told to come back in 2.0 s, when its appointment is due"
+            ),
+        ),
+        (
+            Yield(1, Reason.SATURATED, 2.0, retry=True, value=100, bound=9_000, counted=Counted.PROMPTS),
+            (
+                "refused saturated: streams are free, but its 100 prompt tokens come after 9,000 that are still to be read; "
+                "told to come back in 2.0 s, when its appointment is due"
+            ),
+        ),
+        (
+            Yield(1, Reason.SATURATED, 2.0, retry=True, value=2.5, bound=0.0, counted=Counted.ACCOUNT),
+            (
+                "refused saturated: streams are free, but its provider's account has room for it in 2.5 s; "
+                "told to come back in 2.0 s, when its appointment is due"
+            ),
+        ),
+        (
             Yield(1, Reason.TOO_LATE, 2.5, retry=True, value=2.7, bound=2.0, counted=Counted.ADAPTERS),
             (
                 "refused too_late: its adapter is in no slot of an engine, and other adapters use them all: its first token would come "

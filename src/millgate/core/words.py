@@ -32,6 +32,9 @@ class Counted(StrEnum):
     STREAMS = "streams"
     SESSIONS = "sessions"
     ADAPTERS = "adapters"
+    MEMORY = "memory"
+    PROMPTS = "prompts"
+    ACCOUNT = "account"
 
 
 class LaneTakes(StrEnum):

@@ -1,6 +1,6 @@
 """Decisions retold in sentences, each with the numbers that made it, for operators who ask why."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -244,10 +244,16 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
         return ("" if short_of is None else f"of {short_of.rule} ") + _QUOTA[decision.promised > 0.0].format(
             value, max(0.0, bound), decision.promised
         )
-    template = _COUNTED.get(decision.reason)
+    template = _METERS.get(decision.counted) or _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 
 
+# Streams are free, and another meter is full.
+_METERS: Final[Mapping[Counted | None, str]] = {
+    Counted.MEMORY: "streams are free, but it needs {:,.0f} tokens of KV memory, and {:,.0f} are free",
+    Counted.PROMPTS: "streams are free, but its {:,.0f} prompt tokens come after {:,.0f} that are still to be read",
+    Counted.ACCOUNT: "streams are free, but its provider's account has room for it in {:,.1f} s",
+}
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
     Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",

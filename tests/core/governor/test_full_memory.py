@@ -9,6 +9,7 @@ from millgate.core.decisions import Admit, Decision, Queue, Yield
 from millgate.core.events import Arrived, ClientGone, Finished, FirstToken
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.words import Counted
 
 _READS = ServicePrior(0.0, 0.005, 0.01, 0.0)
 """100 tokens are read in 0.5 s; an answer of 100 takes 1 s."""
@@ -130,3 +131,22 @@ def test_only_room_for_a_usual_newcomer_says_that_waits_are_too_long(*, tokens: 
     pool.overtaking.share = 0.5
     assert isinstance(_ask(gate, 206, now, tokens=100), Admit)
     assert (pool.overtaking.share < 0.5) is learned
+
+
+@pytest.mark.parametrize(
+    ("engine", "counted", "value", "bound"),
+    [
+        (replace(_ENGINE, kv_tokens=300), Counted.MEMORY, 200, 100),
+        (replace(_ENGINE, prefill_tokens=150), Counted.PROMPTS, 100, 100),
+        (replace(_ENGINE, max_inflight=1), None, 1, 1),
+    ],
+    ids=["memory", "prompts", "streams"],
+)
+def test_a_refusal_names_what_is_full(
+    engine: EngineSettings, counted: Counted | None, value: float, bound: float
+) -> None:
+    gate = governor(LaneSettings("lane", deadline_s=60.0, max_queue=0), engines=(engine,))
+    assert isinstance(_ask(gate, 1), Admit)
+    refused = _ask(gate, 2)
+    assert isinstance(refused, Yield)
+    assert (refused.counted, refused.value, refused.bound) == (counted, value, bound)

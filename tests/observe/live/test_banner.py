@@ -97,7 +97,7 @@ def test_an_overload_says_who_waits_and_that_its_engines_are_not_full() -> None:
     )
 
     assert said.text == (
-        "Overloaded since 14:05:09 UTC (3.0 s): 1 % refused because no stream was free; 3 of 64 streams in use; "
+        "Overloaded since 14:05:09 UTC (3.0 s): 1 % refused because no engine had room; 3 of 64 streams in use; "
         "interactive waits 8.0 s of 10 s; hints 50 ms-2.0 s"
     )
 

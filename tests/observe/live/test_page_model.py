@@ -81,7 +81,7 @@ def test_refusals_make_the_banner_and_carry_their_beginning() -> None:
     said = room.page_model.paint().banner
 
     assert said.level is Level.OVERLOADED
-    assert "80 % refused because no stream was free; engines full" in said.text
+    assert "80 % refused because no engine had room; engines full" in said.text
 
 
 def test_at_night_free_streams_beside_full_kv_memory_are_told_from_a_gate_that_refuses_for_nothing() -> None:

@@ -12,7 +12,7 @@ from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import Place, can_hold, is_in_time
+from millgate.core.governor.placement import Place, can_hold, is_in_time, kept_out_by
 from millgate.core.governor.promises import forecast, in_line, refusal, session_room_s
 from millgate.core.governor.turns import ahead_of, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
@@ -272,9 +272,8 @@ def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) ->
     if full is None and now + room_s <= until and ahead < MOST_PASSED_OVER:
         queued = Queue(request.attempt, ahead + 1, room_s, request.classed)
         return Plan(request, queued, None, room_s, until, leaves_room=True)
-    reason = Reason.SATURATED
-    refused = refusal(knowledge.totals, request, reason, now, room_s, until - now, not_before_s=room_s)
-    return Plan(request, refused._replace(counted=Counted.SESSIONS), expected_wait_s=room_s)
+    reason, most_s, sessions = Reason.SATURATED, until - now, Counted.SESSIONS
+    return _refused(knowledge, request, now, reason, room_s, most_s, room_s, room_s, sessions)
 
 
 def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
@@ -295,14 +294,16 @@ def _without_room(
     knowledge: Knowledge, request: Request, now: float, ahead: int, slot_s: float = 0.0
 ) -> Plan:
     """Queue it if it may wait and will make it; refuse it if not."""
-    beyond = _beyond_accounts(request)
-    if beyond is not None:
+    if (beyond := _beyond_accounts(request)) is not None:
         return _refused(knowledge, request, now, Reason.TOO_LARGE, beyond[0], beyond[1])
     allowed_s = _wait_allowed_s(request)
     full = _without_wait(knowledge, request) if allowed_s == 0.0 else None
     full = full or over_bounds(knowledge, request, displaces=True)
     if full is not None:
         reason, value, bound = full  # one by one: compiled code makes a list of what a star stands for
+        meter = kept_out_by(request, now) if reason is Reason.SATURATED and not slot_s else None
+        if meter is not None:
+            return _refused(knowledge, request, now, reason, meter[1], meter[2], counted=meter[0])
         return _refused(knowledge, request, now, reason, value, bound, slot_s=slot_s)
     queued_until = None if allowed_s is None else now + allowed_s
     return _judge_wait(knowledge, request, now, ahead + 1, queued_until, slot_s)
@@ -321,9 +322,8 @@ def _judge_wait(
             return _refused(knowledge, request, now, late, upper_s + ttft_s, left_s, wait_s, slot_s)
         queued_until = now + hold_s if queued_until is None else min(queued_until, now + hold_s)
     if queued_until is not None and not hold_s and now + upper_s > queued_until:
-        reason, most_s = Reason.SATURATED, queued_until - now
-        refused = refusal(knowledge.totals, request, reason, now, upper_s, most_s, not_before_s=slot_s)
-        return Plan(request, refused._replace(counted=Counted.WAIT), expected_wait_s=wait_s)
+        full, most_s, wait = Reason.SATURATED, queued_until - now, Counted.WAIT
+        return _refused(knowledge, request, now, full, upper_s, most_s, wait_s, slot_s, wait)
     return Plan(request, Queue(request.attempt, place, wait_s, request.classed), None, wait_s, queued_until)
 
 
@@ -336,8 +336,11 @@ def _refused(
     bound: float = 0.0,
     wait_s: float = 0.0,
     slot_s: float = 0.0,
+    counted: Counted | None = None,
 ) -> Plan:
     decision = refusal(knowledge.totals, request, reason, now, value, bound, wait_s, slot_s)
+    if counted is not None:
+        decision = decision._replace(counted=counted)
     return Plan(request, decision, expected_wait_s=wait_s)
 
 

@@ -26,7 +26,7 @@ from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs
-from millgate.core.words import Role
+from millgate.core.words import Counted, Role
 
 # An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
 # no other way teaches it, and no other request waits for an idle engine.
@@ -446,6 +446,21 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     if not _reads_soon(engine, request, unread):
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
+
+
+def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | None:
+    """Return what keeps it out of an engine that has streams for it, with what it needs and what there is; None where streams do."""
+    for engine in request.route.up:
+        gate = engine.gate
+        if gate.streams + gate.streams_of(request.arrival) > engine.limit:
+            continue
+        if request.kv_tokens > gate.kv_left():
+            return Counted.MEMORY, request.kv_tokens, gate.kv_left()
+        if engine.provider is not None:
+            return Counted.ACCOUNT, engine.provider.wait_s(request.sizes(), now), 0.0
+        if gate.prefill_tokens:
+            return Counted.PROMPTS, request.unread_tokens, gate.prefill_tokens
+    return None
 
 
 def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:

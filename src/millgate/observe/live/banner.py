@@ -14,7 +14,7 @@ from millgate.core.words import Reason
 from millgate.observe.refusals import OVERLOAD_REASONS
 
 REFUSED_BECAUSE: Final[Mapping[Reason, str]] = {
-    Reason.SATURATED: "no stream was free",
+    Reason.SATURATED: "no engine had room",
     Reason.QUEUE_FULL: "the queue was full",
     Reason.DISPLACED: "returning clients were due",
     Reason.TOO_LATE: "it would have been late",

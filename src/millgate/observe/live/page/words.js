@@ -26,7 +26,7 @@ export function figure(value) {
 
 // What follows "refused because", as in the server's sentences (observe/live/banner.py).
 const BECAUSE = {
-  saturated: "no stream was free",
+  saturated: "no engine had room",
   queue_full: "the queue was full",
   displaced: "returning clients were due",
   too_late: "it would have been late",

@@ -116,6 +116,14 @@ def test_one_that_turns_keep_out_beyond_its_time_is_told_when_the_first_of_them_
     assert refused.retry_after_s < 10.0
 
 
+def test_where_turns_fill_the_memory_a_refusal_says_so_and_not_that_sessions_do() -> None:
+    """Two contexts run, none of which has ever come back, and the question is longer than what is left beside them."""
+    gate = _full(lane=LaneSettings("lane", deadline_s=60.0, max_queue=0))
+    (refused,) = gate.handle(_arrival(10, "question", 15), 1.0)
+    assert isinstance(refused, Yield)
+    assert (refused.counted, refused.value, refused.bound) == (Counted.MEMORY, 15_100, 13_900)
+
+
 def test_a_session_whose_lease_is_over_goes_on_where_its_context_still_is() -> None:
     """Live ones have grown beyond what may be live, and would keep a new session of the same size out."""
     gate = _gate(count=1, kv_tokens=50_000)

@@ -21,7 +21,7 @@ from millgate.core.settings import MINUTE_S
 from millgate.core.sizing import FEW_ANSWERS
 from millgate.core.state.attempt import Age, Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane, choose_lane
+from millgate.core.state.lane import Lane, choose_lane, less_important
 from millgate.core.state.pool import Route
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.words import Counted, DeadlineFrom, Reason
@@ -264,16 +264,21 @@ def _without_place(knowledge: Knowledge, request: Request, held: Held, now: floa
 
 def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
     """Every engine is full of live sessions: queue it where there will be room in its time, else refuse it until then."""
-    room_s = session_room_s(knowledge.engines.working_sets, request, ahead, now)
+    working_sets = knowledge.engines.working_sets
+    room_s = session_room_s(working_sets, request, ahead, now)
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
     if allowed_s is not None:
         until = min(until, now + allowed_s)
-    full = over_bounds(knowledge, request, displaces=True)
-    if full is None and now + room_s <= until and ahead < MOST_PASSED_OVER:
+    bounds = over_bounds(knowledge, request, displaces=True)
+    if bounds is None and now + room_s <= until and ahead < MOST_PASSED_OVER:
         queued = Queue(request.attempt, ahead + 1, room_s, request.classed)
         return Plan(request, queued, None, room_s, until, leaves_room=True)
-    reason, most_s, sessions = Reason.SATURATED, until - now, Counted.SESSIONS
-    return _refused(knowledge, request, now, reason, room_s, most_s, room_s, room_s, sessions)
+    meter = kept_out_by(request, now)
+    # Where turns that run fill the memory, it is that and no session.
+    if meter is None or meter[0] is not Counted.MEMORY or room_s >= working_sets.next_room_s(now):
+        meter = Counted.SESSIONS, room_s, until - now
+    reason = Reason.SATURATED
+    return _refused(knowledge, request, now, reason, meter[1], meter[2], room_s, room_s, meter[0])
 
 
 def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
@@ -439,12 +444,6 @@ def may_wait_again(knowledge: Knowledge, request: Request) -> bool:
     """Return whether a request that comes back from an engine may be queued: as a newcomer without a promise may."""
     is_shut = knowledge.draining or knowledge.lease.is_closed
     return not (is_shut or request.lane.is_full or over_bounds(knowledge, request))
-
-
-def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
-    """Return the lane whose queued work makes room for this band's where everything is full; None where none has to."""
-    queued = [lane for lane in lanes.values() if lane.queued and lane.settings.band > band]
-    return max(queued, key=lambda lane: lane.settings.band, default=None)
 
 
 def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:

@@ -8,7 +8,7 @@ from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.governor import legs
 from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.allowances import Allowances
-from millgate.core.governor.assess import Plan, admission_at, less_important, unfit
+from millgate.core.governor.assess import Plan, admission_at, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
 from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
 from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newcomers, refusal
@@ -18,7 +18,7 @@ from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, Wor
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, usual_kv_tokens
-from millgate.core.state.lane import Totals
+from millgate.core.state.lane import Totals, less_important
 from millgate.core.state.pool import Pool, Route, Routes
 from millgate.core.tickets import SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 from millgate.core.tickets.appointment import Appointment, ReturnRecord

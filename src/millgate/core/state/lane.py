@@ -340,6 +340,12 @@ class Totals:
             self.wasted_prompt_tokens += ended.prompt_tokens
 
 
+def less_important(lanes: dict[str, Lane], band: int) -> Lane | None:
+    """Return the lane whose queued work makes room for this band's where everything is full; None where none has to."""
+    queued = [lane for lane in lanes.values() if lane.queued and lane.settings.band > band]
+    return max(queued, key=lambda lane: lane.settings.band, default=None)
+
+
 def choose_lane(lanes: Mapping[str, Lane], hint: str | None, default: Lane) -> Lane:
     """Return the lane that the door named, or the default where it named none that exists.
 

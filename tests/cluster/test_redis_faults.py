@@ -456,9 +456,10 @@ def _command(port: int, *words: str) -> bytes:
     return answer
 
 
-def test_a_cluster_of_three(start_redis: Start) -> None:
+def _start_cluster(start_redis: Start, *options: str) -> list[RedisServer]:
+    """Start three nodes, each with a third of the slots; the leases of `test` are on the second one."""
     ports = [free_port(with_bus=True) for _ in range(3)]
-    nodes = [start_redis("--cluster-enabled", "yes", port=port) for port in ports]
+    nodes = [start_redis("--cluster-enabled", "yes", *options, port=port) for port in ports]
     slots = (range(5500), range(5500, 11000), range(11000, 16384))
     for node, range_ in zip(nodes, slots, strict=True):
         _command(node.port, "CLUSTER", "ADDSLOTSRANGE", str(range_.start), str(range_.stop - 1))
@@ -467,10 +468,24 @@ def test_a_cluster_of_three(start_redis: Start) -> None:
     while any(b"cluster_state:ok" not in _command(port, "CLUSTER", "INFO") for port in ports):
         assert time.monotonic() < ends_at
         time.sleep(0.1)
+    return nodes
+
+
+def test_a_cluster_of_three(start_redis: Start) -> None:
+    ports = [node.port for node in _start_cluster(start_redis)]
 
     _works(f"redis+cluster://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}")
     texts = {_refusal_or_none(f"redis://127.0.0.1:{port}") for port in ports}
     assert texts == {None, "Redis is a Cluster: use redis+cluster://"}
+
+
+@pytest.mark.parametrize("frozen", [0, 2])
+def test_a_node_that_hangs_keeps_no_starting_replica_from_its_lease(start_redis: Start, frozen: int) -> None:
+    """The client asked the node with the first slots for all commands that there are, each time that it connected."""
+    nodes = _start_cluster(start_redis, "--cluster-require-full-coverage", "no")
+    nodes[frozen].stop()
+    for _ in range(3):  # the client asks for slots in any order
+        _works("redis+cluster://" + ",".join(f"127.0.0.1:{each.port}" for each in nodes))
 
 
 def _refusal_or_none(url: str) -> str | None:

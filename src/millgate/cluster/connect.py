@@ -65,6 +65,28 @@ class _Sentinels(Sentinel):
         return await super().discover_master(service_name)
 
 
+class _Cluster(RedisCluster):
+    """Asks another node for the slots first each time, as one that hangs uses up the whole call.
+
+    It asks none for all commands that there are: scripts do without, and that would be the node with the first slots each time.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands_parser.initialize = _nothing  # type: ignore[method-assign]
+
+    async def initialize(self, *arguments: Any, **options: Any) -> "_Cluster":
+        nodes = self.nodes_manager.startup_nodes
+        for first in tuple(nodes)[:1]:
+            nodes[first] = nodes.pop(first)
+        await super().initialize(*arguments, **options)
+        return self
+
+
+async def _nothing(node: ClusterNode | None = None) -> None:
+    """Ask nothing of this node."""
+
+
 class _ByName:
     """The primary that Sentinels name; its end is that of the connections to the Sentinels, too."""
 
@@ -120,7 +142,7 @@ def connect(address: RedisAddress, timeout_s: float) -> RedisClient:
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
         # One repetition: after MOVED, to the node that has the slot now.
-        return RedisCluster(startup_nodes=nodes, **{**options, "retry": Retry(NoBackoff(), 1)})
+        return _Cluster(startup_nodes=nodes, **{**options, "retry": Retry(NoBackoff(), 1)})
     if address.kind == "sentinel":
         shared = {name: value for name, value in options.items() if name not in {"username", "password"}}
         sentinel = _Sentinels(address.hosts, sentinel_kwargs=shared, **options)  # type: ignore[no-untyped-call]

@@ -124,6 +124,20 @@ def test_where_turns_fill_the_memory_a_refusal_says_so_and_not_that_sessions_do(
     assert (refused.counted, refused.value, refused.bound) == (Counted.MEMORY, 15_100, 13_900)
 
 
+def test_a_question_that_needs_the_memory_of_two_turns_waits_for_both() -> None:
+    gate = _gate(count=1)
+    for number, end in ((0, 5.0), (1, 9.0)):
+        assert isinstance(gate.handle(_arrival(number, f"s{number}", 10, session=number + 1), 0.0)[0], Admit)
+        gate.handle(FirstToken(number), end)
+    waits_s = []
+    for attempt, turns in ((10, 12), (11, 20)):
+        (queued,) = gate.handle(_arrival(attempt, f"question {turns}", turns), 9.0)
+        assert isinstance(queued, Queue)
+        waits_s.append(queued.expected_wait_s)
+        gate.handle(ClientGone(attempt), 9.0)
+    assert waits_s[1] > 2.0 * waits_s[0]
+
+
 def test_a_session_whose_lease_is_over_goes_on_where_its_context_still_is() -> None:
     """Live ones have grown beyond what may be live, and would keep a new session of the same size out."""
     gate = _gate(count=1, kv_tokens=50_000)

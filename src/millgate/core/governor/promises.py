@@ -103,7 +103,8 @@ def session_room_s(working_sets: WorkingSets, request: Request, ahead: int, now:
     for engine in request.route.up:
         kv_tokens, per_token_s = engine.gate.kv_limit or 0, engine.reading.per_token_s
         if working_sets.takes_after_turns(engine.number, kv_tokens, tokens, per_token_s):
-            return min(room_s, request.route.pool.capacity_forecast.wait_s(ahead + 1, now, prompts=False))
+            ended = max(1, _departures(request, ahead + 1, request.route.up))
+            return min(room_s, request.route.pool.capacity_forecast.wait_s(ended, now, prompts=False))
     return room_s
 
 

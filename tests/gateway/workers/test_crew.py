@@ -119,7 +119,7 @@ def test_a_machine_that_is_paused_for_longer_than_a_worker_may_be_silent_costs_n
                 await until(lambda: worker.report is not None, START_WITHIN_S)
                 await asyncio.sleep(2 * LOOK_S)
                 assert supervisor.crew.serving == [worker]
-                assert "does not answer" not in capfd.readouterr().err
+                assert "worker does not answer" not in capfd.readouterr().err
                 worker.signal(signal.SIGSTOP)  # alone: it hangs
                 assert await worker.ended == -signal.SIGKILL
                 await until(lambda: supervisor.crew.serving, START_WITHIN_S)

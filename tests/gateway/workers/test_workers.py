@@ -57,7 +57,9 @@ def test_a_request_is_found_on_the_worker_that_served_it_by_its_id_and_by_its_nu
     for last_id in ids:
         told = json.loads(fetch(gate.admin, f"/api/why?id={last_id}")[1])
         (attempt,) = told["attempts"]
-        assert [step["kind"] for step in attempt["steps"]] == ["arrived", "admit", "ended"]
+        # Its worker's first share may come some milliseconds later.
+        kinds = [step["kind"] for step in attempt["steps"] if step["kind"] != "queue"]
+        assert kinds == ["arrived", "admit", "ended"]
         by_number = json.loads(fetch(gate.admin, f"/api/why?id={attempt['attempt']}")[1])
         assert [each["steps"] for each in by_number["attempts"]] == [attempt["steps"]]
 

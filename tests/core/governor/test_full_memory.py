@@ -52,6 +52,10 @@ def test_a_request_that_needs_the_memory_of_two_waits_for_both() -> None:
     assert _wait_s(_ask(_two_run(600), 3, 1.0, tokens=500)) == pytest.approx(1.0)
 
 
+def test_a_request_that_reserves_more_than_there_is_waits_until_it_is_alone() -> None:
+    assert _wait_s(_ask(_two_run(600), 3, 1.0, tokens=1_100)) == pytest.approx(1.0)
+
+
 def test_what_stands_before_it_needs_memory_too() -> None:
     """The first lacks 100 tokens, and both together 300: more than one permit gives back."""
     gate = _two_run(600)

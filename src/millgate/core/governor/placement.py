@@ -454,8 +454,9 @@ def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | 
         gate = engine.gate
         if gate.streams + gate.streams_of(request.arrival) > engine.limit:
             continue
-        if request.kv_tokens > gate.kv_left():
-            return Counted.MEMORY, request.kv_tokens, gate.kv_left()
+        kv_tokens, _ = gate.clip(request.kv_tokens, 0)
+        if kv_tokens > gate.kv_left():
+            return Counted.MEMORY, kv_tokens, gate.kv_left()
         if engine.provider is not None:
             return Counted.ACCOUNT, engine.provider.wait_s(request.sizes(), now), 0.0
         if gate.prefill_tokens:

@@ -138,11 +138,11 @@ def wait_behind_s(
     in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
     """
     engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
-    reading = _reading_engines(request, engines)
+    reading, kv_tokens = _reading_engines(request, engines), _kv_tokens(request, engines)
     if not _is_metered(reading):
-        return capacity_forecast.wait_behind_s(first, share, work_s, 0, request.kv_tokens, now), 0.0
+        return capacity_forecast.wait_behind_s(first, share, work_s, 0, kv_tokens, now), 0.0
     free = _free_streams(engines)
-    permit_s = capacity_forecast.wait_behind_s(first, share, work_s, free, request.kv_tokens, now)
+    permit_s = capacity_forecast.wait_behind_s(first, share, work_s, free, kv_tokens, now)
     usual, prompt_tokens = engines[0], reading[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
     tokens = _tokens_of(request, queued, reading[0]) + away * prompt_tokens
@@ -189,13 +189,18 @@ def _free_streams(engines: tuple[Engine, ...]) -> int:
     return free
 
 
+def _kv_tokens(request: Request, engines: tuple[Engine, ...]) -> float:
+    """Return how much memory it takes: all that an engine has at most, for one that reserves more runs alone."""
+    return float(max([engine.gate.clip(request.kv_tokens, 0)[0] for engine in engines]))
+
+
 def _departures(request: Request, place: int, engines: tuple[Engine, ...]) -> int:
     """Return how many permits end before there are a stream and memory for it at this place; 0 or less where there are.
 
     It needs the tokens of all before it, but for those that are free, and each permit that ends gives what a running one has.
     """
     pool = request.route.pool
-    lacking = float(request.kv_tokens)
+    lacking = _kv_tokens(request, engines)
     if pool.queued_count:
         lacking += pool.queued_kv_tokens / pool.queued_count * (place - 1)
     free = held = running = 0
@@ -300,8 +305,8 @@ def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]
     if measured:
         late_s = max(late_s, reading_late_s)
     expected_s, late_s, by_s = _behind_shorter(request, wait_s, late_s, now)
-    overtaken = appointments.has_several(now) or held_where_memory_binds(request.route.up) > 0.0
-    if share < 1.0 - ALIKE or overtaken:
+    is_overtaken = share < 1.0 - ALIKE or appointments.has_several(now)
+    if is_overtaken or held_where_memory_binds(request.route.up) > 0.0:
         # No further than is of use, and not `by_s`: a request that might still be in time is not refused for it.
         latest_s = _latest_permit_s(request, now)
         stretched_s = min(expected_s * (1.0 + pool.overtaking.share), latest_s - late_s)
@@ -333,7 +338,10 @@ def _wait_behind_s(
         return expected_wait_s(request, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
     if request.queue.offered is not None and queues_newcomers(request.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        kv_tokens, capacity_forecast = request.kv_tokens, request.route.pool.capacity_forecast
+        kv_tokens, capacity_forecast = (
+            _kv_tokens(request, request.route.up),
+            request.route.pool.capacity_forecast,
+        )
         return capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, kv_tokens, now), 0.0
     return wait_behind_s(request, queued, stand.work_s, first, stand.share, work_s, now)
 

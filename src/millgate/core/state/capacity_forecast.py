@@ -132,7 +132,7 @@ class CapacityForecast:
         return _among_late_s(ends, bisect_right(ends, now), late_by_s, index + 1, now) + laps * cycle_s
 
     def wait_behind_s(
-        self, first: "array[int]", share: float, work_s: float, free: int, kv_tokens: int, now: float
+        self, first: "array[int]", share: float, work_s: float, free: int, kv_tokens: float, now: float
     ) -> float:
         """Return the expected time until there is a permit of so many KV tokens behind so much work, in seconds of permits.
 

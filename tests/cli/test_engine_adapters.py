@@ -5,8 +5,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from cli.test_engine_sizes import _free_port as free_port, _lines as lines, _until as until
+from cli.test_engine_sizes import _lines as lines, _until as until, await_start
 from cli.test_processes import Command, ask, await_silence, commands, start
+from ports import free_port
 
 __all__ = ["commands"]
 
@@ -15,7 +16,7 @@ def an_engine(commands: list[Command], tmp_path: Path, port: int, *adapters: str
     named = [word for name in adapters for word in ("--lora-module", name)]
     words = ("engine", "--port", str(port), "--model-name", "base", "--max-loras", "2", "--lora-load", "0.01")
     command = start(commands, tmp_path, *words, *named, "--time-scale", "10")
-    until(lambda: '"port"' in command.errors(), "the engine starts")
+    await_start(command)
     return command
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,12 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from cli.test_engine_sizes import await_start
 from cli.test_processes import CHAT, Command, ask, commands, start
+from ports import free_port
 
 __all__ = ["commands"]
 
 # A look takes seconds, and the machine may be busy.
-_WITHIN_S = 20.0
+_WITHIN_S = 60.0
 _NAMED = Path(__file__).with_name("gate_with_names.py")
 _LONG = json.dumps(
     {"model": "any", "stream": True, "max_tokens": 600, "messages": [{"role": "user", "content": "Hello"}]}
@@ -49,26 +50,16 @@ def until(holds: Callable[[], Any], what: str) -> None:
         time.sleep(0.05)
 
 
-def free_port() -> int:
-    """Return a port that is free at the addresses of both engines."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        port: int = probe.getsockname()[1]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.3", port))
-    return port
-
-
 @pytest.fixture
 def engines(commands: list[Command], tmp_path: Path) -> int:
     """Run an engine at 127.0.0.2 and one at 127.0.0.3, and return their port."""
-    port = free_port()
+    port = free_port("127.0.0.2", "127.0.0.3")
     running = [
         start(commands, tmp_path, "engine", "--host", host, "--port", str(port))
         for host in ("127.0.0.2", "127.0.0.3")
     ]
     for engine in running:
-        until(lambda one=engine: '"port"' in one.errors(), "the engine starts")  # type: ignore[misc]
+        await_start(engine)
     return port
 
 

@@ -24,7 +24,7 @@ from millgate.cli.top import top
 from millgate.core.events import Arrived
 
 Captured = pytest.CaptureFixture[str]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 ALONE = "import typer; from millgate.cli.top import top; typer.run(top)"
 
 

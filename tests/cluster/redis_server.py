@@ -10,22 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from ports import free_port
+
 BINARY = shutil.which("redis-server")
 needs_redis = pytest.mark.skipif(BINARY is None, reason="redis-server is not installed")
-
-
-def free_port(*, with_bus: bool = False) -> int:
-    """Return a port that is free now; a node of a Cluster needs the one 10,000 above, too."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if not with_bus:
-            return port
-        if port < 55_000:
-            with socket.socket() as bus:
-                if bus.connect_ex(("127.0.0.1", port + 10_000)) != 0:
-                    return port
 
 
 class RedisServer:

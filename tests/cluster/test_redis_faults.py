@@ -13,14 +13,12 @@ import trustme
 from redis import Redis
 
 from cluster.asker import RATE, STREAMS, Asker
-from cluster.redis_server import RedisServer, free_port
+from cluster.redis_server import RedisServer
 from millgate.cluster.connect import PASSWORD_ENV, USERNAME_ENV, connect, read_address
-from millgate.cluster.contract import (
-    FencedError,
-    StoreUnavailableError,
-)
+from millgate.cluster.contract import FencedError, StoreUnavailableError
 from millgate.cluster.redis_store import RedisStore
 from own_authority import make_default_contexts_strict, plain_authority
+from ports import free_port
 
 Start = Callable[..., RedisServer]
 _LEAST_RIGHTS = (
@@ -437,14 +435,14 @@ def test_sentinels_that_want_the_password_of_redis_get_it(
 
 
 def _await_role(server: RedisServer, role: str) -> None:
-    ends_at = time.monotonic() + 25.0
+    ends_at = time.monotonic() + 60.0
     while Redis(port=server.port).info("replication")["role"] != role:
         assert time.monotonic() < ends_at
         time.sleep(0.2)
 
 
 def _await_replica(primary: RedisServer) -> None:
-    ends_at = time.monotonic() + 15.0
+    ends_at = time.monotonic() + 60.0
     client = Redis(port=primary.port)
     while client.info("replication").get("slave0", {}).get("state") != "online":
         assert time.monotonic() < ends_at
@@ -464,7 +462,7 @@ def _start_cluster(start_redis: Start, *options: str) -> list[RedisServer]:
     for node, range_ in zip(nodes, slots, strict=True):
         _command(node.port, "CLUSTER", "ADDSLOTSRANGE", str(range_.start), str(range_.stop - 1))
         _command(node.port, "CLUSTER", "MEET", "127.0.0.1", str(ports[0]))
-    ends_at = time.monotonic() + 20.0
+    ends_at = time.monotonic() + 60.0
     while any(b"cluster_state:ok" not in _command(port, "CLUSTER", "INFO") for port in ports):
         assert time.monotonic() < ends_at
         time.sleep(0.1)

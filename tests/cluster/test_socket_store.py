@@ -29,7 +29,7 @@ RENEWAL = Renewal(
     (Holding("engine/gpu/streams", 16.0, 3.0, 5.0, floor=1.0, lingers_s=60.0),),
     (Line("gpu", 4, 12.5),),
 )
-PROMPT_S = 5.0
+PROMPT_S = 30.0
 
 _CHILD = """
 import asyncio, sys

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -20,12 +19,13 @@ import yaml
 
 from cli.test_processes import ask, listens
 from deploy.test_kubernetes import FOLDER, SECRETS
+from ports import free_port
 
 CAP = 8
 USERS = 32
 """In a closed loop, half of them at each gate: four times what the engine may run."""
 RUNS_S = 6.0
-STARTS_WITHIN_S = 30.0
+STARTS_WITHIN_S = 60.0
 KEY = "a-key-of-the-test"
 HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
 CHAT = json.dumps(
@@ -40,13 +40,6 @@ CHAT = json.dumps(
 pytestmark = [
     pytest.mark.skipif(shutil.which("redis-server") is None, reason="redis-server is not on this machine"),
 ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

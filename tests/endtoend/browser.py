@@ -7,7 +7,6 @@ from the driver's logs.
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -15,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = None if CHROMIUM and DRIVER else "needs Debian's packages chromium and chromium-driver"
@@ -34,7 +35,7 @@ _ARGUMENTS = [
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 ]
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element's id, fixed by the standard
-_STARTS_WITHIN_S = 15.0
+_STARTS_WITHIN_S = 60.0
 
 
 class Browser:
@@ -118,9 +119,7 @@ def browser(profile: Path) -> Iterator[Browser]:
     """Run a browser with a new profile until the block ends."""
     assert CHROMIUM is not None
     assert DRIVER is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -15,9 +15,11 @@ from typing import Any
 
 import yaml
 
+from ports import free_port
+
 ENVOY = Path(sys.executable).with_name("envoy")
 START_WITHIN_S = 60.0
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must happen; only a failing test waits that long."""
 
 
@@ -27,13 +29,6 @@ def until(truth: Callable[[], object], what: str, within_s: float = PATIENCE_S) 
     while not truth():
         assert time.monotonic() < by, what
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(port: int) -> bool:

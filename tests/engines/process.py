@@ -15,7 +15,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from faults.process import until
+from ports import free_port
 
 START_WITHIN_S = 180.0
 """vLLM takes 14-25 s on two idle cores; a busy machine takes several times that."""
@@ -218,13 +218,6 @@ class Engine:
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "only an engine that was started here can be stopped here"
         return self._process
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _gauge(page: str, name: str) -> int:

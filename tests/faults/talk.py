@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHAT = "/v1/chat/completions"
-READ_WITHIN_S = 10.0
+READ_WITHIN_S = 30.0
 
 
 @dataclass

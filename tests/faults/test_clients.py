@@ -87,8 +87,8 @@ def test_row_30_the_place_of_who_has_left_goes_to_the_next(gate: GateProcess, up
     assert b"next" in upstream.received[-1].body
 
 
-AT_ONCE_S = 5.0
-"""Nothing else would end these waits within ten times as long."""
+AT_ONCE_S = 10.0
+"""Nothing else would end these waits within six times as long."""
 
 # ---- rows 31 and 32
 

@@ -23,7 +23,7 @@ from millgate.sockets.loop import GateLoop
 from millgate.wiring.governor import build_governor
 
 CHAT = b"/v1/chat/completions"
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 """How long a test waits for what must happen; only a failing test ever waits that long."""
 
 

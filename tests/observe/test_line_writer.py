@@ -14,7 +14,7 @@ import pytest
 from millgate.observe.line_writer import LineWriter
 
 LINE = b"line %d" + b"." * 300 + b"\n"
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 def until(truth: Callable[[], object]) -> None:

@@ -293,7 +293,7 @@ def test_workers_end_with_a_supervisor_that_is_killed(start: Start) -> None:
     processes = gate.processes().values()
     kill(gate.process.pid)
     gate.process.wait()
-    until(lambda: not any(is_alive(process) for process in processes), 2.0)
+    until(lambda: not any(is_alive(process) for process in processes), 10.0)
     assert not listens(gate.url)
 
 

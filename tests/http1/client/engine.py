@@ -14,7 +14,7 @@ import uvloop
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client import AnswerHead, Call, UpstreamPool, UpstreamSettings
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 """How long a test waits for what must happen; only a failing test waits that long."""
 
 

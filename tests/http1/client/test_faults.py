@@ -22,6 +22,7 @@ from http1.client.engine import (
 )
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client import UpstreamPool
+from ports import free_port
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 VIOLATIONS = {
@@ -137,9 +138,7 @@ def test_a_body_until_the_close_is_broken_by_a_reset() -> None:
 
 def test_a_refused_connection_is_a_failure_to_connect() -> None:
     async def body() -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         pool = UpstreamPool("127.0.0.1", port)
         receiver = Receiver()
         pool.request(b"GET", b"/", [], b"", receiver)

@@ -13,7 +13,7 @@ import uvloop
 
 from millgate.http1.server import ByteBudget, Exchange, HttpServer, RefusedRequest, RequestHead, ServerLimits
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 """How long a test waits for what must happen; only a failing test waits that long."""
 
 LIMITS = ServerLimits(connections=64)

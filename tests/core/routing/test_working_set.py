@@ -166,6 +166,21 @@ def test_a_session_is_opened_beyond_that_where_an_engine_has_the_time_to_read_ag
     assert sets.takes(0, KV, "a", 10_000, 0.00005, pause_s), "a faster one"
 
 
+def test_once_single_questions_are_known_as_such_they_keep_none_of_their_kind_out() -> None:
+    """They are never read again. Until two dozen have shown it they might be an agent's first turns, and those of agents that have come back are read again."""
+    sets = WorkingSets()
+    for name in range(24):
+        assert not name or not sets.takes(0, KV, "a", 90_000, SLOW, 1.0)
+        sets.turn_over(_opened(sets, name, 10), 1.0)
+    _opened(sets, 24, 60)
+    assert sets.takes(0, KV, "a", 60_000, SLOW, 1.0)
+
+    agent = _opened(sets, 30, 20)
+    sets.turn_over(agent, 1.0)
+    sets.awaits(agent, 3.0)
+    assert not sets.takes(0, KV, "a", 60_000, SLOW, 4.0), "they would evict what an agent needs"
+
+
 def test_what_an_engine_reads_again_is_forgotten_with_the_sessions_that_it_read_it_for() -> None:
     sets = WorkingSets()
     for name in range(20):

@@ -56,6 +56,12 @@ class _Kind:
         """The share of rests that ended with another turn."""
         return self._returned / self._rests
 
+    @property
+    def reread_share(self) -> float:
+        """The share of contexts that are read again: all are taken to be, until the kind has shown that most are not."""
+        share = self.return_share
+        return 1.0 if share >= _MOST_OF_IT or self._rests < _PRESUMED_RESTS + ENOUGH else share
+
     def rests(self) -> None:
         keep = 1.0 - 1.0 / _REST_MEMORY
         self._rests, self._returned = keep * self._rests + 1.0, keep * self._returned
@@ -133,7 +139,7 @@ class _LiveSet:
     """The live contexts of one engine in tokens: of sessions with a turn and of resting ones, by kind, and of all by tenant."""
 
     def __init__(self) -> None:
-        self._read_per_hour = 0
+        self._read_per_hour: dict[_Kind, int] = {}
         self._active: dict[_Kind, int] = {}
         self._resting: dict[_Kind, int] = {}
         self.tenants: dict[str, int] = {}
@@ -150,7 +156,8 @@ class _LiveSet:
     def count(self, session: LiveSession, sign: int) -> None:
         """Add a session (1), or take it away as it was added (-1)."""
         tokens = sign * session.tokens
-        self._read_per_hour += session.counts() if sign > 0 else -session.read_per_hour
+        read = session.counts() if sign > 0 else -session.read_per_hour
+        self._read_per_hour[session.kind] = self._read_per_hour.get(session.kind, 0) + read
         by_kind = self._active if session.turns else self._resting
         by_kind[session.kind] = by_kind.get(session.kind, 0) + tokens
         held = self.tenants.get(session.tenant, 0) + tokens
@@ -165,7 +172,8 @@ class _LiveSet:
         After pauses without memory the least recently used cache has `most` of all (Che, Tung, Wang 2002, with equal rates).
         """
         evicted_share = max(0.0, 1.0 - most / (self.tokens(all_rest=all_rest) + tokens))
-        return evicted_share * per_token_s * self._read_per_hour / 3600.0
+        per_hour = sum([kind.reread_share * read for kind, read in self._read_per_hour.items()], 0.0)
+        return evicted_share * per_token_s * per_hour / 3600.0
 
     def leaves_part(self, tenant: str, tokens: int, most: float) -> bool:
         """Return whether this tenant may have so many more, others counting for no more than an equal part each."""

@@ -50,6 +50,7 @@ class AgentScene:
     """Equal engines and agents; `working_set` is the agents' mean contexts together over all engines' KV tokens.
 
     An engine runs `slots` requests at most, 0 for as many as its profile does. `sessions` names a file of recorded sessions; without one they are drawn, of the `users`, which are agents or people.
+    Of all sessions the share `questions` ends with its first answer.
     """
 
     engines: int = 1
@@ -57,6 +58,7 @@ class AgentScene:
     slots: int = 0
     sessions: str = ""
     users: str = "agents"
+    questions: float = 0.0
     working_set: float = 1.0
     policy: str = "gate"
     order: str = "arrival"
@@ -149,6 +151,13 @@ def _agents(scene: AgentScene, world: World, streams: Streams) -> Agents:
 
 
 def _sessions(scene: AgentScene, streams: Streams) -> Iterator[AgentSession]:
+    """Yield sessions without end, and of some of them the first turn alone."""
+    share = streams.draws("questions", uniform(0.0, 1.0).sample)
+    for session in _whole_sessions(scene, streams):
+        yield session._replace(turns=session.turns[:1]) if share.next() < scene.questions else session
+
+
+def _whole_sessions(scene: AgentScene, streams: Streams) -> Iterator[AgentSession]:
     """Yield sessions without end: drawn ones, or the recorded ones again and again, each time as sessions of their own."""
     if not scene.sessions:
         yield from drawn_sessions(streams, PEOPLE if scene.users == "people" else AGENTS)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
 
 from millgate import __version__
+from millgate.cli.memory import memory_choice
 from millgate.cli.output import PLAIN_WIDTH, print_json
 from millgate.observe.build import build_kind
 from millgate.observe.logs import json_line
@@ -61,7 +62,10 @@ class Running(NamedTuple):
                 )
                 for engine in settings.engines
             ],
-            choices=built.choices,
+            choices=(
+                *built.choices,
+                *memory_choice(settings.byte_budget, settings.server.body_bytes, settings.workers),
+            ),
             model=built.example_model,
             engine_note=engine_note,
             token_env=loaded.config.admin.token_env if loaded and loaded.admin_token else None,

@@ -6,10 +6,10 @@ import pytest
 
 from core.world import governor
 from millgate.core.decisions import Admit, Decision, Queue, Yield
-from millgate.core.events import Arrived, ClientGone, Finished, FirstToken
+from millgate.core.events import Arrived, ClientGone, Finished, FirstToken, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
-from millgate.core.words import Counted
+from millgate.core.words import Counted, Reason
 
 _READS = ServicePrior(0.0, 0.005, 0.01, 0.0)
 """100 tokens are read in 0.5 s; an answer of 100 takes 1 s."""
@@ -54,6 +54,20 @@ def test_a_request_that_needs_the_memory_of_two_waits_for_both() -> None:
 
 def test_a_request_that_reserves_more_than_there_is_waits_until_it_is_alone() -> None:
     assert _wait_s(_ask(_two_run(600), 3, 1.0, tokens=1_100)) == pytest.approx(1.0)
+
+
+def test_a_list_to_embed_that_is_longer_than_the_memory_waits_until_it_is_alone_and_is_no_413() -> None:
+    """20 texts of 100 tokens, where 600 fit: the engine reads them in rounds. One text of 2,000 fits never."""
+    chunks = Arrived(3, prompt_bytes=8_000, max_tokens=0, answers=20)
+    gate = _two_run(600)
+    assert _wait_s(gate.handle(chunks, 1.0)[0]) == pytest.approx(1.0)
+    gate.handle(Finished(1, 100, 100), 1.5)
+    assert not any(isinstance(each, Admit) for each in gate.handle(Released(1), 1.5))
+    gate.handle(Finished(2, 100, 100), 2.0)
+    assert any(isinstance(each, Admit) for each in gate.handle(Released(2), 2.0))
+    refused = gate.handle(chunks._replace(attempt=4, answers=1), 2.0)[0]
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
 
 
 def test_what_stands_before_it_needs_memory_too() -> None:

@@ -17,6 +17,7 @@ from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
 from millgate.core.governor.prices import Prices
 from millgate.core.governor.turns import lets_pass
+from millgate.core.limits.gate import is_only_read
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.least_work import usual_cost
 from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
@@ -482,8 +483,11 @@ def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> b
 
 
 def can_hold(engine: Engine, request: Request) -> bool:
-    """Return whether the prompt and the streams of this request could ever be on this engine."""
-    return engine.gate.fits(request.prompt_tokens, engine.gate.streams_of(request.arrival))
+    """Return whether the prompt and the streams of this request could ever be on this engine, which works off a list that is only read text by text."""
+    arrival, tokens = request.arrival, request.prompt_tokens
+    if is_only_read(arrival):
+        tokens //= arrival.answers
+    return engine.gate.fits(tokens, engine.gate.streams_of(arrival))
 
 
 def _fits(engine: Engine, request: Request) -> bool:

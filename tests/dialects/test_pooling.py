@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from millgate.core.sizing.service_demand import PromptSizes
 from millgate.dialects.contract import BadInputError, RequestFacts, Usage
 from millgate.dialects.media import MEDIA_TOKENS
 from millgate.dialects.pooling import POOLING
@@ -95,6 +96,38 @@ def test_inv_2_of_two_lists_the_longer_one_counts(path: bytes, fields: dict[str,
 def test_pairs_are_counted(path: bytes) -> None:
     assert read(path, text_1="q", text_2=["a", "b", "c"]).answers == 3
     assert read(path, queries="q", documents=["a", "b"]).answers == 2
+
+
+@pytest.mark.parametrize("path", [b"/v1/score", b"/score"])
+def test_inv_2_a_search_that_scores_vllms_items_has_as_many_answers(path: bytes) -> None:
+    assert read(path, queries="q", items=["a", "b", "c"]).answers == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "documents"),
+    [
+        (b"/v1/rerank", "query", "documents"),
+        (b"/v1/score", "text_1", "text_2"),
+        (b"/score", "queries", "items"),
+        (b"/score", "data_1", "data_2"),
+    ],
+)
+def test_a_long_question_is_sized_once_for_each_document_as_the_engine_reads_it_with_each(
+    path: bytes, query: str, documents: str
+) -> None:
+    def prompt_tokens(question: str, texts: list[str]) -> int:
+        facts = read(path, **{query: question, documents: texts})
+        return PromptSizes().tokens("m", facts.text_bytes or 0, facts.fixed_tokens, facts.shape)
+
+    question, text = "who wrote this and when " * 80, "a short document"
+    alone = prompt_tokens(question, [text])
+    assert prompt_tokens(question, [text] * 50) == pytest.approx(50 * alone, rel=0.1)
+
+
+def test_two_lists_of_one_length_are_sized_with_each_text_once() -> None:
+    sized = read(b"/score", text_1=["question " * 80] * 2, text_2=["text"] * 2)
+    assert sized == read(b"/score", data_1=["question " * 80] * 2, data_2=["text"] * 2)
+    assert sized.text_bytes is None
 
 
 def test_an_application_that_asks_llama_cpp_to_rerank_as_it_asked_tei_names_its_documents_texts() -> None:

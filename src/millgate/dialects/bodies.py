@@ -28,7 +28,7 @@ MOST_TOOLS = 1_024
 MOST_MESSAGES = 65_536
 MOST_INPUTS = 2_048
 """OpenAI's documented bound for embeddings; Cohere advises against more than 1,000 documents to rerank."""
-SIDES: Final = ("text_1", "text_2", "data_1", "data_2", "queries", "documents")
+SIDES: Final = ("text_1", "text_2", "data_1", "data_2", "queries", "documents", "items")
 """What texts to score come as, by the names of several engines."""
 
 LIMITS: Mapping[str, str] = {

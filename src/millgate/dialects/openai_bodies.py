@@ -157,6 +157,7 @@ class Rerank(msgspec.Struct, kw_only=True, gc=False):
     """A request to order documents; llama.cpp takes `texts`, TEI's name for them, where it cannot read the documents."""
 
     model: Model | None = None
+    query: Raw = ABSENT
     documents: Raw = ABSENT
     texts: Raw = Raw(b"null")
 
@@ -169,6 +170,7 @@ class PoolingScore(msgspec.Struct, gc=False):
     text_2: Raw = ABSENT
     queries: Raw = ABSENT
     documents: Raw = ABSENT
+    items: Raw = ABSENT
     data_1: Raw = ABSENT
     data_2: Raw = ABSENT
 

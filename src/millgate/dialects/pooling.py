@@ -25,7 +25,7 @@ from millgate.dialects.bodies import (
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from millgate.dialects.duplicates import FieldGuard
-from millgate.dialects.media import MEDIA_TOKENS, measured, priced
+from millgate.dialects.media import MEDIA_TOKENS, measure, measured, priced
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.openai_bodies import (
     COHERE_EMBEDDING,
@@ -97,15 +97,38 @@ def _read_rerank(body: bytes) -> RequestFacts:
     texts = count_entries(request.texts, "texts", MOST_INPUTS) if is_given(request.texts) else 0
     given = request.documents if is_given(request.documents) else request.texts
     documents = count_entries(_parts_of(given), "documents", MOST_INPUTS)
-    return _facts(request.model, max(documents, texts), body, reserved)
+    return _paired(_facts(request.model, max(documents, texts), body, reserved), body, bytes(request.query))
 
 
 def _read_score(body: bytes) -> RequestFacts:
     """Count the pairs: one list is scored against one text, or two lists of one length entry by entry."""
     request, reserved = decode(SCORE, body, _GUARD)
     sides = {name: bytes(_parts_of(getattr(request, name))) for name in SIDES}
-    inputs = max(count_texts(side, name, MOST_INPUTS) for name, side in sides.items())
-    return _facts(request.model, inputs, body, reserved)
+    counts = {name: count_texts(side, name, MOST_INPUTS) for name, side in sides.items()}
+    lone = b"".join([side for name, side in sides.items() if counts[name] == 1])
+    return _paired(_facts(request.model, max(counts.values()), body, reserved), body, lone)
+
+
+def _paired(facts: RequestFacts, body: bytes, query: bytes) -> RequestFacts:
+    """Return these facts with the query once for each pair: a cross-encoder reads it anew with every document, and usage says so."""
+    again, shape = facts.answers - 1, facts.shape
+    if not query or again < 1 or shape is None:
+        return facts
+    fixed_tokens, text_bytes, more = measure(query)
+    return facts._replace(
+        fixed_tokens=facts.fixed_tokens + again * fixed_tokens,
+        text_bytes=(len(body) if facts.text_bytes is None else facts.text_bytes)
+        + again * (len(query) if text_bytes is None else text_bytes),
+        shape=(
+            shape[0],
+            shape[1],
+            shape[2] + again * more[2],
+            shape[3] + again * more[3],
+            shape[4] + again * more[4],
+            shape[5] + again * more[5],
+            shape[6] + again * more[6],
+        ),
+    )
 
 
 def _parts_of(side: Raw) -> Raw:

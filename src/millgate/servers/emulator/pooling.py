@@ -92,7 +92,8 @@ class PoolingAnswers:
             {"index": index, "document": _document(document), "relevance_score": 1.0 - index / count}
             for index, document in enumerate(asked.documents)
         ]
-        usage, model = _usage(b"".join(map(bytes, asked.documents))), asked.model or self._model_name
+        read = [asked.query.encode("utf-8", "surrogatepass") * count, *map(bytes, asked.documents)]
+        usage, model = _usage(b"".join(read)), asked.model or self._model_name
         return {"id": "rerank-0", "model": model, "usage": usage, "results": results}
 
     def _score(self, body: bytes) -> object:

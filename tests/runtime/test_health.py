@@ -31,6 +31,12 @@ def _tried(health: EngineHealth, now: float) -> bool:
     return took_work and health.sent(now) and not health.takes_work
 
 
+def test_a_killed_engine_whose_other_answers_break_off_too_is_down_and_not_failing_beside_it() -> None:
+    """Its log has one line of it, and not a second one that it fails requests."""
+    health = _fail(_health(), *[1.0] * 8)
+    assert (health.stance, health.failing(1.0)) == (Stance.DOWN, "")
+
+
 def test_two_bad_looks_take_it_out_and_two_good_ones_bring_it_back() -> None:
     health = _health()
     assert _looks(health, False, 1.0, 2.0) == [Stance.UP, Stance.DOWN]

@@ -104,7 +104,7 @@ class EngineHealth:
     def failing(self, now: float) -> str:
         """Return in words that request after request fails at an engine that is up, for some time after the last one."""
         why = self.last_failure(now)
-        is_failing = why and self._in_a_row >= self.settings.failures
+        is_failing = why and self.stance is Stance.UP and self._in_a_row >= self.settings.failures
         return f"{self._in_a_row} requests in a row failed: {why}" if is_failing else ""
 
     def last_failure(self, now: float) -> str:

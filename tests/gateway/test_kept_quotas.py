@@ -63,6 +63,7 @@ def test_a_budget_of_a_day_is_what_it_was_after_a_restart(tmp_path: Path) -> Non
         assert second.used() == pytest.approx({"ann": 50_000, "bob": 9_000}, abs=60)
         await second.kept.stop()
         assert _names(tmp_path) == ["quotas.json"]
+        assert path.stat().st_mode & 0o007 == 0, "its names of tenants are no other user's to read"
         assert first.troubles == second.troubles == []
 
     run(body())
@@ -132,6 +133,25 @@ def test_workers_begin_with_even_parts_of_what_all_of_them_used_and_one_process_
         assert alone.used() == pytest.approx({"ann": 42_000}, abs=60)
         assert _names(tmp_path) == ["quotas.json"]
         await alone.kept.stop()
+
+    run(body())
+
+
+def test_a_worker_that_takes_anothers_place_begins_with_what_that_one_had_left(tmp_path: Path) -> None:
+    path = tmp_path / "quotas.json"
+
+    async def body() -> None:
+        workers = [_Run(path, slot) for slot in range(2)]
+        for worker in workers:
+            worker.kept.start()
+        workers[0].use(30_000)
+        workers[1].use(12_000, "bob")
+        for worker in workers:
+            await worker.kept.stop()
+        heir = _Run(path, 1)
+        heir.kept.start()
+        assert heir.used() == pytest.approx({"bob": 12_000}, abs=60)
+        await heir.kept.stop()
 
     run(body())
 

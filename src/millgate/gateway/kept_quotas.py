@@ -67,7 +67,7 @@ class KeptQuotas:
         self._is_started = True
         record = QuotaRecord(time.time(), ())
         try:
-            record = put_together(self._path) if self._is_alone else read_uses(self._path)
+            record = put_together(self._path) if self._is_alone else read_uses(self._path, self._own)
         except OSError as error:
             self._turn(error.strerror or str(error))
         except msgspec.MsgspecError as error:
@@ -127,12 +127,14 @@ def put_together(path: str) -> QuotaRecord:
     return record
 
 
-def read_uses(path: str) -> QuotaRecord:
-    """Return the sum of what workers have written, or else what a process alone has; nothing used where there are no files.
+def read_uses(path: str, own: str = "") -> QuotaRecord:
+    """Return what the worker before has written to `own`, or else the sum of what workers have, or else what a process alone has.
 
+    Nothing is used where there are no files.
     OSError where a file cannot be read, MsgspecError where one is no such record.
     """
-    records = [_decode(each.read_bytes()) for each in _of_workers(path)]
+    files = _of_workers(path)
+    records = [_decode(each.read_bytes()) for each in files if Path(own) not in files or each == Path(own)]
     if not records:
         with contextlib.suppress(FileNotFoundError):
             if content := Path(path).read_bytes():
@@ -161,7 +163,8 @@ def _of_workers(path: str) -> list[Path]:
 def _write(path: str, record: QuotaRecord) -> None:
     """Write a file that is the old one or the new one, whatever happens meanwhile."""
     unfinished = Path(f"{path}.{os.getpid()}.new")  # a worker and the one that replaces it may write at once
-    with unfinished.open("wb") as file:
+    mode = partial(os.open, mode=0o640)  # names of tenants, as in the log of attempts
+    with open(unfinished, "wb", opener=mode) as file:
         file.write(msgspec.json.encode(record))
         file.flush()
         os.fsync(file.fileno())

@@ -349,7 +349,9 @@ def test_a_new_replica_has_an_even_part_of_a_day_although_its_first_share_was_sm
     assert left(ledger, ANN, 0.0)["all"] == pytest.approx(86_400)
     taken(ledger, ANN, Sizes(80_000, 0), 0.0)
     ledger.leased({"all": QuotaShare("all", 2.0, 172_800)}, 1, 0.0)
-    assert left(ledger, ANN, 0.0)["all"] == pytest.approx(6_400), "what the other one had is not known"
+    assert left(ledger, ANN, 0.0)["all"] == pytest.approx(12_800), (
+        "the other one is believed to have used as much"
+    )
 
 
 def test_told_again_while_its_share_grows_a_replica_has_its_part_of_what_was_left() -> None:
@@ -359,6 +361,31 @@ def test_told_again_while_its_share_grows_a_replica_has_its_part_of_what_was_lef
         ledger.leased({"all": QuotaShare("all", 0.01, burst)}, 2, 0.0)
         ledger.keep(kept, 0.0, 0.0)
     assert left(ledger, ANN, 0.0)["all"] == pytest.approx(21_600)
+
+
+def test_replicas_that_take_each_others_place_cost_no_tenant_a_part_of_its_day() -> None:
+    """With two workers each replacement took a third of every day, as three shared it for a moment and what was cut off did not come back."""
+    ledger = Ledger(BUDGETS)
+    halves = {"all": QuotaShare("all", 1.0, 86_400)}
+    ledger.leased(halves, 2, 0.0)
+    taken(ledger, ANN, Sizes(8_640, 0), 0.0)
+    assert left(ledger, ANN, 0.0) == pytest.approx({"each": 34_560, "all": 77_760})
+    for _replacement in range(5):
+        ledger.leased(halves, 3, 0.0)  # it hears of the new one before its share shrinks
+        ledger.leased({"all": QuotaShare("all", 2 / 3, 57_600)}, 3, 0.0)
+        assert left(ledger, ANN, 0.0) == pytest.approx({"each": 23_040, "all": 51_840})
+        ledger.leased({"all": QuotaShare("all", 2 / 3, 57_600)}, 2, 0.0)
+        ledger.leased(halves, 2, 0.0)
+    assert left(ledger, ANN, 0.0) == pytest.approx({"each": 34_560, "all": 77_760})
+
+
+def test_a_debt_of_a_day_is_shared_among_replicas_as_its_rest_is() -> None:
+    ledger = Ledger(BUDGETS[:1])
+    ledger.take(ANN, Sizes(86_400 + 6_000, 0), 0.0)
+    ledger.leased({}, 2, 0.0)
+    short = ledger.shortage(ANN, SMALL, 0.0)
+    assert short is not None
+    assert short.left == pytest.approx(-3_000)
 
 
 def test_of_very_many_owners_those_that_came_last_are_kept() -> None:

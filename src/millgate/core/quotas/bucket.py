@@ -137,18 +137,28 @@ class Bucket:
         self.whole_burst = burst
 
     def leased(
-        self, rate_per_s: float, burst: float, now: float, *, is_full: bool = False, most_kept: float = inf
+        self,
+        rate_per_s: float,
+        burst: float,
+        now: float,
+        *,
+        is_full: bool = False,
+        most_kept: float = inf,
+        scale: float = 1.0,
     ) -> None:
         """Go on with this part of its rate and burst; of what was kept while it was shut, `most_kept` is back. One that `is_full` begins so.
 
         What its part has no room for comes as that grows: while others have not yet heard of a new replica, its part is small.
+        Where replicas are more or fewer than before, its level is so many times what it was.
         """
-        kept = burst if is_full else min(self._kept, most_kept)
+        kept = burst if is_full else min(self._kept * scale, most_kept)
         if self.is_shut:
             self.is_shut, self._at = False, now  # nothing was added meanwhile
-        if (rate_per_s, burst) != (self.rate_per_s, self.burst) or kept:
+        if (rate_per_s, burst) != (self.rate_per_s, self.burst) or kept or scale != 1.0:
+            here = self.level(now)
+            self._level, self._at = min(here, here * scale), now
             self._turn_to(rate_per_s, burst, now)
-            level = self._level + kept
+            level = (self._level if scale == 1.0 else here * scale) + kept
             self._level = min(level, burst)
             self._kept = level - self._level
 

@@ -68,7 +68,7 @@ class Ledger:
         self._max_buckets = max_buckets
         self._shared: dict[str, Bucket] = {}
         self._own: OrderedDict[BucketKey, Bucket] = OrderedDict()
-        self._part = 1.0
+        self._part, self._replicas = 1.0, 1
         self._file(rules)
 
     @property
@@ -170,32 +170,35 @@ class Ledger:
         """Count against these shares from now on, by name; a rule without one is shut.
 
         The bucket of a replica that joins others begins empty, for what they have had is not known; that of a day begins with an even
-        part, for it would hardly fill. Buckets with owners have an even part each.
+        part, for it would hardly fill. Buckets with owners have an even part each. Where replicas come or go, the same share of each
+        day is left as before: one that takes another's place would cost every day a part, as both are there for a moment.
         """
+        scale, self._replicas = self._replicas / max(1, replicas), max(1, replicas)
         for rule in self._rules:
             if not rule.each:
-                self._lease(rule, shares.get(rule.name), replicas, now)
-        part = 1.0 / max(1, replicas)
+                self._lease(rule, shares.get(rule.name), scale, now)
+        part = 1.0 / self._replicas
         if part != self._part:
             self._part = part
             limits = {rule.name: rule.limit for rule in self._rules}
             for key, bucket in self._own.items():
                 limit = limits[key[0]]
-                bucket.leased(limit.rate_per_s * part, limit.burst * part, now)
+                times = scale if limit.period_s == DAY_S else 1.0
+                bucket.leased(limit.rate_per_s * part, limit.burst * part, now, scale=times)
 
     def shared(self) -> list[tuple[QuotaRule, Bucket]]:
         """Return each rule with one bucket for all, and that bucket; none of a rule that was never leased or taken from."""
         return [(rule, self._shared[rule.name]) for rule in self._rules if rule.name in self._shared]
 
-    def _lease(self, rule: QuotaRule, share: QuotaShare | None, replicas: int, now: float) -> None:
+    def _lease(self, rule: QuotaRule, share: QuotaShare | None, scale: float, now: float) -> None:
         bucket, is_daily = self._shared.get(rule.name), rule.limit.period_s == DAY_S
         if bucket is None:
             bucket = self._shared[rule.name] = Bucket(rule.limit.rate_per_s, rule.limit.burst, now)
             bucket.shut(now, keeps=is_daily)
         if share is not None and share.rate_per_s > 0.0 and share.burst > 0.0:
-            is_full = bucket.is_shut and not bucket.charged and replicas <= 1 and not is_daily
-            even = rule.limit.burst / max(1, replicas)
-            bucket.leased(share.rate_per_s, share.burst, now, is_full=is_full, most_kept=even)
+            is_full = bucket.is_shut and not bucket.charged and self._replicas == 1 and not is_daily
+            even, times = rule.limit.burst / self._replicas, scale if is_daily else 1.0
+            bucket.leased(share.rate_per_s, share.burst, now, is_full=is_full, most_kept=even, scale=times)
         elif not bucket.is_shut:
             bucket.shut(now, keeps=is_daily)
 

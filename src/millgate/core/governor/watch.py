@@ -98,9 +98,9 @@ def _foresee_anew(engines: Engines, lengths: OutputLength, attempt: Attempt) -> 
 
 
 def output_so_far(attempt: Attempt, now: float) -> int:
-    """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace."""
+    """Return how many tokens one of its answers has: what was counted of a stream, else by the engine's pace at the present load."""
     engine, permit, arrival = attempt.engine, attempt.permit, attempt.request.arrival
     if arrival.stream or engine is None or permit is None:
         return attempt.output_seen // arrival.answers
     decode_s = now - permit.admitted_at - permit.expected_ttft_s
-    return int(max(0.0, decode_s) / max(LEAST_WORK_S, engine.pace_s))
+    return int(max(0.0, decode_s) / max(LEAST_WORK_S, engine.service.tpot_s(engine.gate.streams)))

@@ -349,6 +349,9 @@ def test_an_assignment_that_reaches_nothing_is_refused(write: Write, assignment:
         "http://user:secret@a:1",
         "http://:secret@a",
         "https://secret@a",
+        "user:secret@a:1",
+        "http://a:1/?key=secret",
+        "a:1?key=secret",
         "a:80",
         "http://",
         "http://a:99999",
@@ -389,6 +392,22 @@ def test_an_admin_door_that_can_be_reached_needs_its_token_in_the_environment(wr
     token = load_config(file, {"MY_TOKEN": "hush-hush-hush-hush"}).admin_token
     assert token is not None
     assert token.get_secret_value() == "hush-hush-hush-hush"
+
+
+@pytest.mark.parametrize("secret", ["sk-live-7aX", "http://ann:hush@proxy:1", "hf_hushHush7"])
+@pytest.mark.parametrize("setting", ["api_key_env", "proxy_env"])
+def test_a_secret_in_place_of_the_name_of_its_variable_is_refused_without_being_repeated(
+    write: Write, setting: str, secret: str
+) -> None:
+    """An operator pastes the key where the name of a variable belongs: it stood in the log of the start, and of each reload."""
+    file = write(f"engines: [{{url: 'http://127.0.0.1:8000', {setting}: '{secret}'}}]\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, {})
+
+    assert secret not in str(caught.value)
+    assert f"gate.yaml:1:42: engines[0].{setting}: " in str(caught.value)
+    assert "environment variable" in str(caught.value)
 
 
 def test_a_loaded_configuration_never_shows_the_token(write: Write) -> None:

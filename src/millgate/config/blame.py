@@ -130,6 +130,8 @@ def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> 
     if kind == "literal_error":
         return f"must be one of {context['expected']}, not {units.shown(detail['input'])}{_near(detail['input'], context['expected'])}"
     if kind == "string_pattern_mismatch":
+        if str(path[-1]).endswith("_env"):
+            return "must be the name of an environment variable (letters, digits, _), never the secret itself"
         return f"must match {context['pattern']}, not {units.shown(detail['input'])}"
     if kind in {"too_short", "too_long"}:
         bound = context.get("min_length", context.get("max_length"))

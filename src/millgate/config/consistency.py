@@ -92,7 +92,7 @@ class SecretsReader:
             return None
         value = self._environ.get(name, "")
         if not _TICKET_KEY.fullmatch(value):
-            message = f"the environment variable {name} must hold 32 to 64 bytes in hexadecimal digits"
+            message = f"{_called(name, 'ticket_key_env')} must hold 32 to 64 bytes in hexadecimal digits"
             raise ConfigError(self._problem(("retries", "ticket_key_env"), message))
         return SecretStr(value)
 
@@ -106,7 +106,7 @@ class SecretsReader:
         try:
             check_store(url)
         except ValueError as error:
-            message = f"is not set, and the environment variable {cluster.store_env} {error}"
+            message = f"is not set, and {_called(cluster.store_env, 'store_env')} {error}"
             problems.append(Problem(place, ("cluster", "store"), message))
         if self._config.retries.ticket_key_env is None:
             message = (
@@ -129,7 +129,7 @@ class SecretsReader:
             name, is_pair, text = item.partition("=")
             name, text = name.strip().lower(), unquote(text.strip())
             if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
-                message = f"the environment variable {tracing.headers_env} must hold name=value,name=value for headers"
+                message = f"{_called(tracing.headers_env, 'headers_env')} must hold name=value,name=value for headers"
                 raise ConfigError(self._problem(("tracing", "headers_env"), message))
             headers[name] = SecretStr(text)
         return headers
@@ -151,7 +151,7 @@ class SecretsReader:
             value = self._environ.get(variable, "")
             if variable is None:
                 continue
-            fault = fault_of(variable, value) if value else f"the environment variable {variable} is not set"
+            fault = fault_of(variable, value) if value else f"{_called(variable, field)} is not set"
             if fault:
                 problems.append(self._problem(("engines", index, field), fault))
             else:
@@ -164,16 +164,21 @@ class SecretsReader:
         return Problem(_place(path, self._places), path, message)
 
 
+def _called(variable: str, setting: str) -> str:
+    """Return what to call the variable of a setting: a secret that was pasted in place of the name has small letters, and is not repeated."""
+    return f"the environment variable {variable if variable.isupper() else f'that `{setting}` names'}"
+
+
 def _unfit(variable: str, secret: str) -> str:
     """Say that this variable's secret cannot stand in a header; nothing where it can."""
     fits = secret.isascii() and secret.isprintable() and len(secret) <= _LONGEST_SECRET
-    return "" if fits else f"the environment variable {variable} holds what cannot stand in a header"
+    return "" if fits else f"{_called(variable, 'api_key_env')} holds what cannot stand in a header"
 
 
 def _no_proxy(variable: str, url: str) -> str:
     """Say that this variable holds no proxy; nothing where it does."""
     fits = is_proxy(url.strip())
-    return "" if fits else f"the environment variable {variable} must hold http://[user:password@]host:port"
+    return "" if fits else f"{_called(variable, 'proxy_env')} must hold http://[user:password@]host:port"
 
 
 def _exposure(config: Config) -> Iterator[tuple[SettingPath, str]]:
@@ -364,7 +369,7 @@ def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:
 
 
 def _exposed(host: str, token_env: str) -> str:
-    return f"{host} can be reached from outside: put a token into the environment variable {token_env}"
+    return f"{host} can be reached from outside: put a token into {_called(token_env, 'token_env')}"
 
 
 def _place(path: SettingPath, places: Mapping[SettingPath, ValueOrigin]) -> ValueOrigin | None:

@@ -23,14 +23,14 @@ class Section(BaseModel):
 
 
 def check_url(url: str) -> str:
-    """Return `url` if it is the plain base address of a server; ValueError says what is wrong with it."""
-    parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
+    """Return `url` if it is the plain base address of a server; ValueError says what is wrong and repeats nothing that may be a secret."""
+    if "@" in url:
         raise ValueError("carries credentials: they never stand in a configuration")
+    parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise ValueError("carries a query or a fragment: give the base address alone")
     if parts.scheme not in {"http", "https"} or not parts.hostname or not _PLAIN.fullmatch(url):
         raise ValueError(f"{url!r} is not an address: write http://host:port")
-    if parts.query or parts.fragment:
-        raise ValueError(f"{url!r} carries a query or a fragment: give the base address alone")
     try:
         port = parts.port
     except ValueError:

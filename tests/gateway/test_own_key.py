@@ -49,6 +49,34 @@ def test_the_gates_key_stands_where_anthropic_looks_whatever_the_client_names() 
     run(body())
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_neither_a_clients_cookie_nor_the_accounts_name_passes_where_the_gate_sends_its_key(
+    stream: bool,
+) -> None:
+    """A browser sends a gate the session of its company's other sites: it went on to the provider, whose answer named the account."""
+    whole = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1}}'
+    events = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+    async def answer(asked: Asked) -> None:
+        kind = "text/event-stream" if stream else "application/json"
+        theirs = {"openai_organization": "acme", "set_cookie": "account=1"}
+        asked.reply(events if stream else whole, 200, kind, **theirs)
+
+    async def body() -> None:
+        sent = {"authorization": f"Bearer {KEY}", "cookie": "session=hush"}
+        async with gating(answer, callers=GUARDED, address={"api_key": UPSTREAM}) as stand:
+            got = await stand.ask(chat(stream=stream), CHAT, b"POST", **sent)
+            assert got.status == 200
+            assert "hush" not in str(stand.engine.asked[0].headers)
+            assert not {"openai-organization", "set-cookie"} & set(got.headers)
+        async with gating(answer) as stand:
+            got = await stand.ask(chat(stream=stream), CHAT, b"POST", **sent)
+            assert stand.engine.asked[0].headers["cookie"] == "session=hush"
+            assert got.headers["openai-organization"] == "acme"
+
+    run(body())
+
+
 def test_what_belongs_to_a_clients_own_account_stops_where_the_gate_sends_its_key() -> None:
     """OpenAI answers 401 to a key with another one's organization: one client with OPENAI_ORG_ID set shut the account for all."""
 

@@ -34,10 +34,10 @@ OTHERS: Final = "others"
 OWN_CREDENTIALS: Final = (b"authorization", b"x-api-key")
 """Where a key of ours is looked for."""
 CREDENTIALS: Final = frozenset(
-    (*OWN_CREDENTIALS, b"api-key", b"x-goog-api-key", b"openai-organization", b"openai-project")
+    (*OWN_CREDENTIALS, b"api-key", b"x-goog-api-key", b"cookie", b"openai-organization", b"openai-project")
 )
 """Where providers look for one, and for what must belong to it: OpenAI answers 401 to a key with another one's organization, which SDKs send
-where OPENAI_ORG_ID is set."""
+where OPENAI_ORG_ID is set. A browser sends the session of its company's other sites to a gate beside them, as a cookie."""
 _TENANT, _LANE, _PRIORITY = b"x-millgate-tenant", b"x-millgate-lane", b"x-millgate-priority"
 _STEERING: Final = (_TENANT, _LANE, _PRIORITY)
 # Agents that name a session for all of its subagents, and in another field which of them asks: Claude Code from 2.1.139 on, and Codex.

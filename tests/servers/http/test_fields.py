@@ -101,14 +101,14 @@ def test_fields_named_by_a_second_connection_field_stay_here_too() -> None:
 )
 def test_a_name_that_some_servers_read_as_one_of_ours_stays_here(name: bytes) -> None:
     assert for_engine(((name, b"1"), (b"x_own", b"2"))) == [(b"x_own", b"2")]
-    assert for_client(((b"content_length", b"1"), (b"x_millgate_reason", b"1"), (b"x_own", b"2"))) == [
-        (b"x_own", b"2")
-    ]
+    assert for_client(
+        ((b"content_length", b"1"), (b"x_millgate_reason", b"1"), (b"x_own", b"2")), own_key=False
+    ) == [(b"x_own", b"2")]
 
 
 @pytest.mark.parametrize(
     "name",
-    b"authorization x-api-key x_api_key api-key x-goog-api-key openai-organization OpenAI-Project".lower().split(),
+    b"authorization x-api-key x_api_key api-key x-goog-api-key cookie openai-organization OpenAI-Project".lower().split(),
 )
 def test_no_credential_of_a_client_stands_beside_the_engines_own(name: bytes) -> None:
     assert with_credential([(name, b"mine")], b"own") == [(b"authorization", b"Bearer own")]
@@ -133,8 +133,20 @@ def test_many_names_are_sorted_right_however_many_have_been_seen() -> None:
 
 
 def test_our_own_names_do_not_come_from_an_engine() -> None:
-    back = for_client(((b"x-millgate-reason", b"no"), (b"date", b"x"), (b"x-kept", b"1")))
+    back = for_client(((b"x-millgate-reason", b"no"), (b"date", b"x"), (b"x-kept", b"1")), own_key=False)
     assert back == [(b"x-kept", b"1")]
+
+
+def test_a_provider_tells_no_tenant_whose_account_the_gates_key_belongs_to() -> None:
+    """OpenAI and Anthropic name the organization in each answer, and their cookies are the account's."""
+    told = [
+        (b"openai-organization", b"acme"),
+        (b"openai-project", b"p"),
+        (b"anthropic-organization-id", b"1"),
+    ]
+    told.append((b"set-cookie", b"sid=1"))
+    assert for_client(told, own_key=True) == []
+    assert for_client(told, own_key=False) == told
 
 
 def of(tenant: str, body: bytes, secret: bytes = SECRET) -> int:

@@ -237,12 +237,12 @@ class WholeAnswer:
         """An engine's retry hint is passed on clamped, and only where it refused; of no use, only that."""
         owner, head = self._owner, self._head
         if head.status < 300:
-            lines = lines_for_client(head, owner.request_id)
+            lines = lines_for_client(head, owner.request_id, own_key=owner.own_key)
             if not owner.extra:
                 return lines
             if not may_tell_quotas(lines):
                 return Lines(lines + header_lines(owner.extra, ANSWER_RESERVED))
-        headers = beside_quotas(head.headers, owner.extra) + owner.extra
+        headers = beside_quotas(head.headers, owner.extra, own_key=owner.own_key) + owner.extra
         if head.status >= 400 and self._is_final():
             headers.append(NO_RETRY)
             return with_ids(header_lines(headers, ANSWER_RESERVED), owner.request_id)

@@ -224,7 +224,8 @@ class StreamAnswer:
         assert self._head is not None
         self._started = True
         extra = self._owner.extra
-        headers = [pair for pair in beside_quotas(self._head.headers, extra) if pair[0] != b"cache-control"]
+        theirs = beside_quotas(self._head.headers, extra, own_key=self._owner.own_key)
+        headers = [pair for pair in theirs if pair[0] != b"cache-control"]
         lines = _WRITER.write(headers + _STREAM_FIELDS + extra)
         self._exchange.start(200, with_ids(lines, self._owner.request_id))
         self._owner.begun()

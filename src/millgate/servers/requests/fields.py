@@ -76,7 +76,12 @@ class _Passes(dict[bytes, bool]):
 
 _passes: Final = _Passes(_STAYS | ENGINE_STEERING)
 _passes_of_trusted: Final = _Passes(_STAYS)
+_ACCOUNTS: Final = frozenset(
+    (b"anthropic-organization-id", b"openai-organization", b"openai-project", b"set-cookie")
+)
+"""By which a provider says whose key was used: where it was the gate's, that is no client's to know."""
 _passes_back: Final = _Passes(_NOT_BACK)
+_passes_back_of_own_key: Final = _Passes(_NOT_BACK | _ACCOUNTS)
 
 
 def for_engine(headers: Sequence[tuple[bytes, bytes]], *, trusted: bool = False) -> Pairs:
@@ -120,9 +125,9 @@ def retry_count(label: bytes | None) -> int | None:
     return int(label) if label is not None and label.isdigit() and len(label) <= 4 else None
 
 
-def for_client(headers: Sequence[tuple[bytes, bytes]]) -> Pairs:
-    """Return an engine's fields for the client, its own request id under a name beside ours."""
-    passes = _passes_back
+def for_client(headers: Sequence[tuple[bytes, bytes]], *, own_key: bool) -> Pairs:
+    """Return an engine's fields for the client, its own request id under a name beside ours; `own_key`: it was asked with the gate's key."""
+    passes = _passes_back_of_own_key if own_key else _passes_back
     pairs = [pair for pair in headers if passes[pair[0]]]
     given = upstream_id(headers)
     if given is not None:
@@ -135,23 +140,25 @@ def may_tell_quotas(lines: Lines) -> bool:
     return lines.find(b"ratelimit-") >= 0
 
 
-def beside_quotas(headers: Sequence[tuple[bytes, bytes]], own: Sequence[tuple[bytes, bytes]]) -> Pairs:
+def beside_quotas(
+    headers: Sequence[tuple[bytes, bytes]], own: Sequence[tuple[bytes, bytes]], *, own_key: bool
+) -> Pairs:
     """Return an engine's fields for the client beside our `own`: where these tell quotas, none of its account.
 
     Two fields of one name reach a client as one value that is neither.
     """
-    pairs = for_client(headers)
+    pairs = for_client(headers, own_key=own_key)
     if any(name.startswith(_QUOTAS) for name, _value in own):
         return [pair for pair in pairs if not pair[0].startswith(_QUOTAS)]
     return pairs
 
 
-def lines_for_client(head: AnswerHead, request_id: bytes) -> Lines:
+def lines_for_client(head: AnswerHead, request_id: bytes, *, own_key: bool) -> Lines:
     """Return an engine's fields for the client as lines, with our ids; a head that repeats is written once."""
     notes = head.notes
     lines: Lines | None = notes.kept if notes is not None else None
     if lines is None:
-        lines = header_lines(for_client(head.headers), ANSWER_RESERVED)
+        lines = header_lines(for_client(head.headers, own_key=own_key), ANSWER_RESERVED)
         if notes is not None:
             notes.kept = lines
     return with_ids(lines, request_id)

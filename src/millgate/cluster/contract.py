@@ -11,7 +11,8 @@ held come in whole numbers, rates and bursts in any. What each kind reports:
 - a tenant's streams and retries are reported like an engine's, without a gauge. A retry is `used` for ten seconds.
 - a rate has `used` 0: it ends the moment that its share does.
 - a burst has `used` 0, too. A bucket's level never rises with its share of the burst, and a replica that joins starts its bucket empty:
-  then levels rise by shared rates alone, and what all replicas take in any window is at most burst + rate x time (INV-6).
+  then levels rise by shared rates alone, and what all replicas take in any window is at most burst + rate x time (INV-6). Of a day
+  the same share is left where replicas come or go: those that leave are believed to have used as much of theirs as the others.
 """
 
 from enum import StrEnum

@@ -77,7 +77,7 @@ class Recorded:
     """The owner of an answer and its exchange in one: notes what is passed on and how it ended."""
 
     request_id = b"r"
-    started = gone = False
+    started = gone = own_key = False
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect

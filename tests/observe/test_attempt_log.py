@@ -9,7 +9,7 @@ import pytest
 
 from millgate.core.decisions import Admit, Ended, Leg, Yield
 from millgate.core.events import Arrived
-from millgate.core.words import Outcome, Reason
+from millgate.core.words import Outcome, Reason, Stage
 from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.ring import Facts, facts_of
 
@@ -115,3 +115,16 @@ def test_an_id_that_the_door_made_is_its_number_in_hexadecimal_digits(tmp_path: 
 
     lines = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
     assert [line["id"] for line in lines] == [f"b007-{number:x}" for number in numbers]
+
+
+def test_tokens_can_be_charged_by_model_and_what_no_engine_was_asked_for_names_none(tmp_path: Path) -> None:
+    log = AttemptLog(str(tmp_path / "log"))
+    facts: Facts = facts_of(Arrived(1, "acme", model="gpt-large"))
+    served = Ended(1, Outcome.GOOD, "lane", "account", 0.0, 1.0, 0.5, 5, 5, None)
+    gone = Ended(2, Outcome.CLIENT_GONE, "lane", None, 1.0, 1.0, None, 0, 0, Stage.QUEUED)
+    log.add(time.monotonic(), facts, Admit(1, (Leg("account", 1, 10, 5),), 0.0, 0.5, 1.0), served, None)
+    log.add(time.monotonic(), facts, None, gone, None)
+    log.close()
+
+    lines = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert [line.get("model") for line in lines] == ["gpt-large", None]

@@ -35,3 +35,4 @@ class AttemptLine(msgspec.Struct, omit_defaults=True, gc=False):
     upstream_id: str | None = None
     trace_id: str | None = None
     expected_cached_tokens: int | None = None
+    model: str | None = None

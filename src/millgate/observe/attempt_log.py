@@ -1,6 +1,6 @@
 """One line of JSON for every attempt that is over, made as its end is booked and written soon after.
 
-A line holds numbers, names from the configuration, words of closed lists, and the request id. Never a prompt, an answer,
+A line holds numbers, names from the configuration, words of closed lists, the request id, and the model that an engine was asked for. Never a prompt, an answer,
 a key, or a tenant's name that is not configured. JSON's escapes keep control characters out of it.
 """
 
@@ -22,6 +22,7 @@ from millgate.observe.ring import Facts, place_in_facts
 
 _TENANT: Final = place_in_facts("tenant")
 _LANE: Final = place_in_facts("lane")
+_MODEL: Final = place_in_facts("model")
 _STREAM: Final = place_in_facts("stream")
 _RETRY_COUNT: Final = place_in_facts("retry_count")
 _PROMPT_BYTES: Final = place_in_facts("prompt_bytes")
@@ -248,4 +249,5 @@ def _ended(
         upstream_id,
         trace,
         expected_cached,
+        None if engine is None else facts[_MODEL] or None,
     )

@@ -153,6 +153,18 @@ def of(tenant: str, body: bytes, secret: bytes = SECRET) -> int:
     return fingerprint(secret, tenant, len(body), body)
 
 
+def test_a_browser_believes_nothing_of_the_gates_host_that_was_said_of_the_providers() -> None:
+    """It would ask the gate by HTTP/3, demand TLS of all its company's hosts, and report the gate's failures to the provider's network."""
+    told = [
+        (b"alt-svc", b'h3=":443"; ma=86400'),
+        (b"strict-transport-security", b"max-age=31536000; includeSubDomains"),
+        (b"nel", b'{"report_to":"cf-nel"}'),
+        (b"report-to", b'{"endpoints":[]}'),
+        (b"reporting-endpoints", b'main="https://reports.example"'),
+    ]
+    assert for_client([*told, (b"server", b"cloudflare")], own_key=False) == [(b"server", b"cloudflare")]
+
+
 def test_equal_requests_of_one_tenant_have_one_fingerprint() -> None:
     body = b"x" * 10_000
     assert of("t", body) == of("t", bytes(bytearray(body)))

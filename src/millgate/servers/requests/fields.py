@@ -44,11 +44,12 @@ _ANTHROPICS: Final = b"sk-ant-api"
 _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
 
-# The answer's own framing, ids, retry advice, and which pages may read it are ours to write.
+# The answer's own framing, ids, retry advice, and which pages may read it are ours to write. And browsers believe the last line of
+# the host that they asked: where to reach it and how, and whom to tell of its failures.
 _NOT_BACK: Final = frozenset((*_FRAMING, *ID_NAMES, _UPSTREAM_ID)) | set(
     b"""date retry-after retry-after-ms x-should-retry x-accel-buffering access-control-allow-credentials
     access-control-allow-headers access-control-allow-methods access-control-allow-origin access-control-expose-headers
-    access-control-max-age""".split()
+    access-control-max-age alt-svc nel report-to reporting-endpoints strict-transport-security""".split()
 )
 
 

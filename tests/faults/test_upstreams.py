@@ -87,8 +87,8 @@ def test_bodies_of_answers_that_have_begun_fill_neither_the_budget_nor_the_memor
 
     upstream.script = endless
     before = gate.resident_bytes
-    talks = [gate.connect() for _ in range(8)]
-    for talk in talks:
+    for _client in range(8):  # one after the other: a connection that says nothing for a second is closed
+        talk = gate.connect()
         talk.ask(chat(LARGE, stream=stream))
         assert talk.head().status == 200
         talk.chunk()

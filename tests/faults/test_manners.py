@@ -45,10 +45,12 @@ class Slow:
 
 
 def streaming(gate: GateProcess, count: int = 1) -> list[Talk]:
-    talks = [gate.connect() for _ in range(count)]
-    for talk in talks:
+    talks = []
+    for _ in range(count):
+        talk = gate.connect()
         talk.ask(chat(stream=True))
         assert talk.head().status == 200
+        talks.append(talk)
     return talks
 
 

@@ -98,12 +98,13 @@ def test_an_answer_that_is_over_is_followed_by_no_sign_of_life() -> None:
     async def body() -> None:
         raised: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: raised.append(context))
-        async with standing(script, door=_door(b"/v1/chat/completions")) as stand:
+        door = DoorSettings(keep_alive_s={"/v1/chat/completions": 2 * _LATER_S})
+        async with standing(script, door=door) as stand:
             client = await stand.client()
             for _ in range(2):
                 client.ask(chat(stream=True))
                 assert (await client.answer()).status == 400
-                await asyncio.sleep(3 * _EVERY_S)
+                await asyncio.sleep(3 * _LATER_S)
         assert raised == []
 
     run(body())

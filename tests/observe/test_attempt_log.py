@@ -128,3 +128,22 @@ def test_tokens_can_be_charged_by_model_and_what_no_engine_was_asked_for_names_n
 
     lines = [json.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
     assert [line.get("model") for line in lines] == ["gpt-large", None]
+
+
+@pytest.mark.parametrize(
+    ("model", "written"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", True),
+        ("ft:gpt-4o@2024-08-06:acme::9x", True),
+        ("a\\r\\nevil: 1", False),
+        ("${jndi:ldap://x}", False),
+        ("mod\u202eel", False),
+        ("", False),
+    ],
+)
+def test_a_text_that_names_no_model_is_left_out(tmp_path: Path, model: str, written: bool) -> None:
+    log = AttemptLog(str(tmp_path / "log"))
+    served = Ended(1, Outcome.GOOD, "lane", "gpu", 0.0, 1.0, 0.5, 5, 5, None)
+    log.add(time.monotonic(), facts_of(Arrived(1, model=model)), None, served, None)
+    log.close()
+    assert json.loads((tmp_path / "log").read_bytes()).get("model") == (model if written else None)

@@ -1,6 +1,6 @@
 """One line of JSON for every attempt that is over, made as its end is booked and written soon after.
 
-A line holds numbers, names from the configuration, words of closed lists, the request id, and the model that an engine was asked for. Never a prompt, an answer,
+A line holds numbers, names from the configuration, words of closed lists, the request id, and a plain name of a model. Never a prompt, an answer,
 a key, or a tenant's name that is not configured. JSON's escapes keep control characters out of it.
 """
 
@@ -33,6 +33,8 @@ _MOST_NAMES: Final = 4096
 _LONGEST_S: Final = 1e9
 _OPEN_TENANT: Final = re.compile(r"key-[0-9a-f]{24}|others")
 """The names that the gate makes of credentials are hashes already."""
+_PLAIN_MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+"""How every engine and provider names its models; other text is a client's, and readers of logs might take it for theirs."""
 
 
 class AttemptLog:
@@ -213,6 +215,7 @@ def _ended(
 ) -> AttemptLine:
     attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
     asked_of = reserved = expected = None
+    model = facts[_MODEL] if _PLAIN_MODEL.fullmatch(facts[_MODEL]) else None
     expected_ttft_s = window_s = expected_cached = None
     if admit is not None:
         asked_of, _, reserved, _ = admit.legs[0]
@@ -249,5 +252,5 @@ def _ended(
         upstream_id,
         trace,
         expected_cached,
-        None if engine is None else facts[_MODEL] or None,
+        None if engine is None else model,
     )

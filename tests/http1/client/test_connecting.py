@@ -13,6 +13,7 @@ from millgate.http1.client.connecting import Connecting
 from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
 from millgate.http1.client.contract import AnswerHead
 from millgate.http1.client.pool import UpstreamPool
+from millgate.http1.wire.outbox import Outbox
 from millgate.sockets import addresses
 
 
@@ -203,6 +204,39 @@ def test_a_connection_to_where_the_host_was_is_not_used_again(monkeypatch: pytes
                 await asyncio.sleep(0.01)
             assert set(kept[:21]) == {1}
             assert kept[-1] == 0
+            pool.close()
+
+    run(body())
+
+
+def test_a_connection_that_breaks_just_before_a_request_goes_out_keeps_no_other_from_its_engine() -> None:
+    """uvloop raises for what is written to a closed socket, and the rest of that round was lost."""
+
+    class Peer:
+        def __init__(self) -> None:
+            self.got = b""
+
+        def deliver(self, data: bytes) -> None:
+            self.got += data
+
+    async def body() -> None:
+        pool, peer = UpstreamPool("127.0.0.1", 1), Peer()
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            call = UpstreamCall(pool, b"", Deaf(), head_only=False, head_by=None, may_retry=False)
+            connection = UpstreamConnection(pool, call)
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(
+                lambda: cast("asyncio.Protocol", connection), sock=ours
+            )
+            outbox = Outbox(lambda send: send)
+            outbox.put(connection, b"one")
+            outbox.put(peer, b"two")
+            transport.set_protocol(asyncio.Protocol())  # the loss is not told
+            transport.abort()
+            await asyncio.sleep(0.01)
+            outbox.send()
+            assert peer.got == b"two"
             pool.close()
 
     run(body())

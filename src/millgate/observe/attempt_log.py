@@ -215,7 +215,6 @@ def _ended(
 ) -> AttemptLine:
     attempt, outcome, lane, engine, waited_s, total_s, ttft_s, prompt, output, cause, cached = final
     asked_of = reserved = expected = None
-    model = facts[_MODEL] if _PLAIN_MODEL.fullmatch(facts[_MODEL]) else None
     expected_ttft_s = window_s = expected_cached = None
     if admit is not None:
         asked_of, _, reserved, _ = admit.legs[0]
@@ -225,6 +224,7 @@ def _ended(
         expected_cached = admit.cached_tokens
     if engine is None:
         engine, prompt, output, cached = asked_of, None, None, None
+    names_model = engine is not None and _PLAIN_MODEL.fullmatch(facts[_MODEL]) is not None
     return AttemptLine(
         moment,
         name,
@@ -252,5 +252,5 @@ def _ended(
         upstream_id,
         trace,
         expected_cached,
-        None if engine is None else model,
+        facts[_MODEL] if names_model else None,
     )

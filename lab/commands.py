@@ -58,6 +58,7 @@ def run(
     knobs: Annotated[
         list[str] | None, typer.Option("--set", metavar="KNOB=VALUE", help="Turn a knob of the experiment.")
     ] = None,
+    first_seed: Annotated[int, typer.Option(min=1, help="The first of the seeds.")] = 1,
 ) -> None:
     """Run an experiment over several seeds and say what came out."""
     if name not in EXPERIMENTS:
@@ -67,9 +68,12 @@ def run(
         experiment = chosen(name, turned)
     except ValueError as error:
         raise CommandError(f"--set: {error}", ExitCode.USAGE) from None
-    result = measured_result(experiment, partial(run_arm, name, knobs=turned), seeds, processes)
+    arm = partial(run_arm, name, knobs=turned, first_seed=first_seed)
+    result = measured_result(experiment, arm, seeds, processes)
     typed = "".join([f" --set {knob}={value}" for knob, value in turned.items()])
     command = f"python -m lab run {name}{typed} --seeds {seeds or experiment.seeds}"
+    if first_seed > 1:
+        command += f" --first-seed {first_seed}"
     show_result(result, command, html, svg, as_json=as_json)
 
 

@@ -69,7 +69,9 @@ def chosen(name: str, knobs: Mapping[str, str]) -> Experiment:
     return experiment.vary(knobs)
 
 
-def run_arm(name: str, arm: int, seed: int, knobs: Mapping[str, str] = MappingProxyType({})) -> Measured:
-    """Run one arm of an experiment under one seed; plain data in and out, for other processes."""
+def run_arm(
+    name: str, arm: int, seed: int, knobs: Mapping[str, str] = MappingProxyType({}), first_seed: int = 1
+) -> Measured:
+    """Run one arm of an experiment under one seed, counted from `first_seed`; plain data in and out, for other processes."""
     experiment = chosen(name, knobs)
-    return experiment.run(experiment.arms[arm], seed)
+    return experiment.run(experiment.arms[arm], first_seed + seed - 1)

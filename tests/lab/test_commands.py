@@ -41,6 +41,15 @@ def test_knobs_of_an_experiment_are_set_by_name(capsys: pytest.CaptureFixture[st
     assert {place["x"] for place in result["places"]} == {1.3, 2.0, 3.0}
 
 
+def test_other_seeds_give_other_runs_of_the_same_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("run", "hints", "--seeds", "1", "--processes", "1", "--set", "seconds=25", "--set", "streams=2")
+
+    usual, other, again = (answer(capsys, *words, "--first-seed", seed) for seed in ("1", "9", "9"))
+
+    assert usual != other
+    assert other == again
+
+
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [

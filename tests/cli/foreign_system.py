@@ -41,6 +41,7 @@ LIBRARIES = (
     "yaml",
     "prometheus_client",
     "multiprocessing.pool",
+    "zoneinfo",
 )
 
 

@@ -255,6 +255,7 @@ def test_a_shell_completes_commands_and_options(
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", "millgate serve --max")
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
     monkeypatch.setattr(sys, "argv", ["millgate"])
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", "")
 
     with pytest.raises(SystemExit):
         main([])

@@ -213,7 +213,9 @@ def test_a_burst_waits_at_home_and_in_order(library: Any) -> None:
                 await client.chat.completions.create(model=str(number), messages=HELLO)
                 done.append(number)
 
-            await asyncio.gather(*(one(number) for number in range(40)))
+            # The SDK looks the platform up in a thread for each call before its first answer.
+            await one(0)
+            await asyncio.gather(*(one(number) for number in range(1, 40)))
         return done
 
     with FakeUpstream(script) as engine:

@@ -26,6 +26,7 @@ PATHS = {
         b"/v1/embeddings",
         b"/v2/embed",
         b"/pooling",
+        b"/classify",
         b"/v1/rerank",
         b"/v2/rerank",
         b"/rerank",

@@ -39,6 +39,11 @@ def test_what_is_pooled_is_counted(fields: dict[str, Any], answers: int) -> None
     assert (facts.answers, facts.max_tokens, facts.stream) == (answers, 0, False)
 
 
+def test_what_is_classified_is_counted() -> None:
+    assert read(b"/classify", input=["a", "b"]).answers == 2
+    assert read(b"/classify", messages=[{"role": "user", "content": "a"}]).answers == 1
+
+
 def test_a_batch_of_conversations_to_embed_has_as_many_answers() -> None:
     said = [{"role": "user", "content": "a"}]
     assert read(b"/v1/embeddings", messages=[said, said, said]).answers == 3

@@ -31,6 +31,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": "hi"},
     "/v2/embed": {"texts": ["hi"]},
     "/pooling": {"input": "hi"},
+    "/classify": {"input": "hi"},
     "/v1/rerank": {"query": "q", "documents": ["d"]},
     "/v1/score": {"text_1": "a", "text_2": "b"},
     "/v1/audio/speech": {"input": "hi"},

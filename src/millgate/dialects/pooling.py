@@ -1,8 +1,8 @@
 """OpenAI's dialect where an engine reads and does not write: embeddings, rerank, score and pooling.
 
 Such a request has no output tokens and as many answers as inputs. Engines (vLLM, Jina) answer to `/v1/rerank`. Cohere's
-clients ask `/v2/rerank` and `/v2/embed`, and vLLM offers rerank and score without a version too. `/pooling` is vLLM's
-own: it reads what embeddings read, or the data of a plugin.
+clients ask `/v2/rerank` and `/v2/embed`, and vLLM offers rerank and score without a version too. `/classify` and
+`/pooling` are vLLM's own: they read what embeddings read, `/pooling` also the data of a plugin.
 """
 
 import re
@@ -152,7 +152,7 @@ class Pooling(OpenAI):
 
     name: ClassVar[str] = "openai-pooling"
     readers: ClassVar[Mapping[bytes, Reader]] = {
-        b"/v1/embeddings": _read_embedding,
+        **dict.fromkeys((b"/v1/embeddings", b"/classify"), _read_embedding),
         b"/v2/embed": _read_cohere_embedding,
         b"/pooling": _read_pooling,
         **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), _read_rerank),

@@ -137,6 +137,8 @@ def test_what_only_reads_is_answered_in_the_form_of_its_path() -> None:
     pooling = PoolingAnswers(reader, "m")
     pooled = json.loads(pooling.answer(b"/pooling", b'{"input":["a","b"]}'))
     assert [each["object"] for each in pooled["data"]] == ["pooling", "pooling"]
+    classified = json.loads(pooling.answer(b"/classify", b'{"input":["a","b"]}'))
+    assert [each["num_classes"] for each in classified["data"]] == [2, 2]
     listed = json.loads(pooling.answer(b"/v1/embeddings", b'{"input":["a"]}'))
     # As vLLM does; Mistral's SDK refuses an answer without.
     assert listed["id"].startswith("embd-")

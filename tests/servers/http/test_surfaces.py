@@ -270,6 +270,7 @@ def test_bad_input_and_refusals_come_in_anthropics_words() -> None:
         (b"/score", b'{"text_1":"a","text_2":"b"}', b'{"data":[]}'),
         (b"/rerank", b'{"texts":["a"]}', b'[{"index":0,"score":0.5}]'),
         (b"/pooling", b'{"input":["a","b"]}', b'{"data":[],"usage":{"prompt_tokens":2}}'),
+        (b"/classify", b'{"input":"a"}', b'{"data":[{"label":"safe"}],"usage":{"prompt_tokens":1}}'),
         (b"/v2/embed", b'{"texts":["a","b"]}', b'{"meta":{"billed_units":{"input_tokens":2}}}'),
     ],
 )

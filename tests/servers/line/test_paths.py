@@ -114,7 +114,7 @@ def settings_with(path: str) -> Any:
 @pytest.mark.parametrize("path", ["/v1/nope", "/", "/tokenize", "/v1/models", "/v1/audio/transcriptions"])
 def test_a_path_whose_payloads_cannot_be_read_is_no_setting(path: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"line\.path: allowed: /pooling, .*/v1/chat/completions, "
+        ConfigError, match=r"line\.path: allowed: /classify, .*/v1/chat/completions, "
     ) as raised:
         settings_with(path)
     assert all(known.decode() in str(raised.value) for known in READERS)

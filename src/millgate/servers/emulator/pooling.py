@@ -40,6 +40,7 @@ class PoolingAnswers:
         self.paths: Mapping[bytes, Callable[[bytes], object]] = {
             b"/v1/embeddings": self._embeddings,
             b"/pooling": self._pooling,
+            b"/classify": self._classify,
             b"/v2/embed": self._cohere_embeddings,
             **dict.fromkeys((b"/v1/rerank", b"/v2/rerank", b"/rerank"), self._rerank),
             **dict.fromkeys((b"/v1/score", b"/score"), self._score),
@@ -73,6 +74,12 @@ class PoolingAnswers:
         data = [
             {"object": "pooling", "index": index, "data": _vector()} for index in range(_count(asked.input))
         ]
+        return self._listed(asked, data, asked.input)
+
+    def _classify(self, body: bytes) -> object:
+        asked = _decode(body)
+        of_one = {"label": "LABEL_0", "probs": [1.0, 0.0], "num_classes": 2}
+        data = [{"index": index, **of_one} for index in range(_count(asked.input))]
         return self._listed(asked, data, asked.input)
 
     def _cohere_embeddings(self, body: bytes) -> object:

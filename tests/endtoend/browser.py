@@ -149,7 +149,10 @@ def _window(driver: str, profile: Path) -> Browser:
             assert time.monotonic() - start < _STARTS_WITHIN_S, "chromedriver does not answer"
             time.sleep(0.05)
     session = _ask("POST", driver + "/session", {"capabilities": {"alwaysMatch": wanted}})
-    return Browser(driver, session["sessionId"])
+    window = Browser(driver, session["sessionId"])
+    # Some versions give the focus to no window where there is no screen.
+    window.command("Emulation.setFocusEmulationEnabled", enabled=True)
+    return window
 
 
 def _ask(method: str, url: str, body: dict[str, Any] | None = None) -> Any:

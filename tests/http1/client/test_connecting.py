@@ -1,6 +1,7 @@
 """Connections made without a task: at once, in few turns of the loop, and given up cleanly."""
 
 import asyncio
+import math
 import socket
 from collections.abc import Coroutine
 from typing import Any, cast
@@ -13,7 +14,6 @@ from millgate.http1.client.connecting import Connecting
 from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
 from millgate.http1.client.contract import AnswerHead
 from millgate.http1.client.pool import UpstreamPool
-from millgate.http1.wire.outbox import Outbox
 from millgate.sockets import addresses
 
 
@@ -209,34 +209,34 @@ def test_a_connection_to_where_the_host_was_is_not_used_again(monkeypatch: pytes
     run(body())
 
 
-def test_a_connection_that_breaks_just_before_a_request_goes_out_keeps_no_other_from_its_engine() -> None:
-    """uvloop raises for what is written to a closed socket, and the rest of that round was lost."""
-
-    class Peer:
-        def __init__(self) -> None:
-            self.got = b""
-
-        def deliver(self, data: bytes) -> None:
-            self.got += data
+def test_a_connection_that_is_made_in_the_turn_in_which_its_time_is_over_is_not_used() -> None:
+    """uvloop closed it without a word: writing to it raised, its request waited for its deadline, and it was never forgotten."""
 
     async def body() -> None:
-        pool, peer = UpstreamPool("127.0.0.1", 1), Peer()
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            call = UpstreamCall(pool, b"", Deaf(), head_only=False, head_by=None, may_retry=False)
-            connection = UpstreamConnection(pool, call)
-            loop = asyncio.get_running_loop()
-            transport, _ = await loop.create_connection(
-                lambda: cast("asyncio.Protocol", connection), sock=ours
-            )
-            outbox = Outbox(lambda send: send)
-            outbox.put(connection, b"one")
-            outbox.put(peer, b"two")
-            transport.set_protocol(asyncio.Protocol())  # the loss is not told
-            transport.abort()
-            await asyncio.sleep(0.01)
-            outbox.send()
-            assert peer.got == b"two"
-            pool.close()
+        loop, receiver = asyncio.get_running_loop(), Receiver()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            pool = UpstreamPool(*listening.getsockname())
+            pool.request(b"GET", b"/", [], b"", receiver, head_by=loop.time() + 1.0)
+            loop.call_soon(pool._check, math.inf)  # behind it comes the word that it is connected
+            await until(lambda: receiver.over)
+            assert receiver.failure == (FailureKind.CONNECT, Sent.NONE)
+            assert pool.open == 0
+
+    run(body())
+
+
+def test_a_connection_that_is_made_after_its_time_is_told_as_failed() -> None:
+    async def body() -> None:
+        there = asyncio.get_running_loop().create_future()
+
+        async def making() -> None:
+            await there
+
+        made = Made(making())
+        made.connecting.start()
+        there.set_result(None)
+        made.connecting.expire()
+        await until(lambda: made.failures)
+        assert made.failures == ["no answer in time"]
 
     run(body())

@@ -76,6 +76,8 @@ class Connecting:
             self._awaited = awaited = self._coroutine.send(None)
         except StopIteration:
             self._awaited = None
+            if self._late:
+                self._end(reason_of(asyncio.CancelledError()))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a name that cannot be one is no OSError
             self._awaited = None
             reason = reason_of(error)

@@ -255,8 +255,8 @@ class UpstreamConnection(Addressee):
             call.message = call.rest = b""  # a fresh connection that fails has failed for good
 
     def deliver(self, data: bytes) -> None:
-        """Write now, or nowhere when the connection is lost: uvloop raises for a closed one, and what others wait to send would be lost."""
-        if self._transport is not None and not self._transport.is_closing():
+        """Write now, or nowhere when the connection is lost."""
+        if self._transport is not None:
             self._transport.write(data)
 
     def pause(self) -> None:

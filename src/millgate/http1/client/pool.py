@@ -260,8 +260,9 @@ class UpstreamPool(ConnectionShelf):
             connection.stamp += lost_s
 
     def _check_connecting(self, now: float) -> None:
-        for call, (connecting, _connection) in tuple(self._connecting.items()):
+        for call, (connecting, connection) in tuple(self._connecting.items()):
             if now >= min(call.deadline, connecting.by):
+                connection.unwanted()  # it may be made in this very turn, and uvloop then closes it without a word
                 connecting.expire()
 
     @property

@@ -28,8 +28,8 @@ _UNAUTHORIZED: Final = 401
 _UNPAID: Final = 402
 _AS_IT_COMES: Final = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
-_ERROR: Final = b'{"error"'
-"""How a whole answer begins that is an error, whatever its status: routers answer 200 once they have asked their own engine."""
+_ERROR: Final = (b'{"error"', b'{"type":"error"', b'{"type": "error"')
+"""How a whole answer begins that is an error, by dialect, whatever its status: routers answer 200 once they have asked their own engine."""
 _UNKNOWN: Final = Usage(None, None)
 _NO_HEAD: Final = AnswerHead(0, (), None)
 

@@ -136,9 +136,13 @@ class StreamAnswer:
         if self._whole is not None:
             self._whole.on_end(delimited=delimited)
             return
-        if self._splitter.rest and not self._take([bytes(self._splitter.rest)]):
+        rest = bytes(self._splitter.rest)
+        event = self._dialect.read_event(rest)
+        ends = self._done or event.done or (delimited and (self._finish or event.finish) is not None)
+        # Half an event is not passed on: it would take the error event behind it for its own end.
+        if rest and (ends or event.error is not None or rest.isspace()) and not self._take([rest]):
             return
-        if self._done or (delimited and self._finish is not None):
+        if ends:
             self._complete()
         else:
             self._break(FailureKind.BROKEN, Sent.REQUEST)

@@ -59,3 +59,11 @@ def test_both_kinds_of_streams_are_read() -> None:
     assert AUDIO.read_event(b'data: {"choices":[{"delta":{"content":"I"}}]}\n\n').content
     assert AUDIO.read_event(b"data: [DONE]\n\n").done
     assert AUDIO.read_event(b'data: {"error":{"message":"x","code":503}}\n\n').error is not None
+
+
+def test_a_whole_transcription_says_its_tokens_and_one_that_is_charged_by_its_length_says_none() -> None:
+    """A transcription without a stream was charged 256 tokens whatever it said: its usage was looked for under other names."""
+    said = b'{"text":"I","usage":{"type":"tokens","input_tokens":14,"output_tokens":45,"total_tokens":59}}'
+    assert AUDIO.read_usage(said) == Usage(14, 45)
+    assert AUDIO.read_usage(b'{"text":"I","usage":{"type":"duration","seconds":9}}') == Usage(None, None)
+    assert AUDIO.read_usage(b"I") is None

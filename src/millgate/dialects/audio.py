@@ -21,6 +21,7 @@ from millgate.dialects.forms import read_form
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.openai_bodies import EVENT, SPEECH
 from millgate.dialects.prefix_chain import ConversationReader
+from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import payload
 from millgate.dialects.token_counts import sane
 
@@ -85,6 +86,10 @@ class Audio(OpenAI):
             counts = None if usage is None else Usage(sane(usage.input_tokens), sane(usage.output_tokens))
             return StreamEvent(done=True, usage=counts)
         return super().read_event(event)
+
+    def read_usage(self, answer: bytes) -> Usage | None:
+        """Find the usage of a whole transcription, which names its tokens as a response does."""
+        return RESPONSES.read_usage(answer)
 
 
 AUDIO = Audio()

@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -271,5 +273,54 @@ def test_thinking_before_the_head_is_no_silence() -> None:
     async def body() -> None:
         async with engine(saying(*[b""] * 200, sized(b"whole")), chunk_idle_s=0.1) as stand:
             assert (await stand.ask()).body == b"whole"
+
+    run(body())
+
+
+class Trigger(asyncio.Protocol):
+    """Calls `act` while the loop reads its sockets, when something has come."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def data_received(self, data: bytes) -> None:
+        self._act()
+
+
+async def answer_one(listening: socket.socket) -> socket.socket:
+    """Accept a connection and answer the request that comes on it."""
+    loop = asyncio.get_running_loop()
+    peer, _ = await loop.sock_accept(listening)
+    peer.setblocking(False)
+    assert await loop.sock_recv(peer, 1024)
+    peer.send(sized())
+    return peer
+
+
+@pytest.mark.parametrize("closes_first", [True, False])
+def test_a_request_that_never_left_is_sent_again_though_it_may_not_be_repeated(closes_first: bool) -> None:
+    """An engine closed a kept connection in the turn of the loop that asked it, and a response, which may not be made twice, was a 502."""
+
+    async def body() -> None:
+        first, second = Receiver(), Receiver()
+        ours, theirs = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as listening, theirs:
+            listening.setblocking(False)
+            pool = UpstreamPool(*listening.getsockname())
+            ask = partial(pool.request, b"POST", b"/", [], b"{}", may_retry=False)
+            ask(first)
+            peer = await answer_one(listening)
+            await until(lambda: pool.kept)
+            await asyncio.get_running_loop().create_connection(
+                lambda: Trigger(partial(ask, second)), sock=ours
+            )
+            answering = asyncio.create_task(answer_one(listening))
+            await asyncio.sleep(0)
+            for act in (peer.close, partial(theirs.send, b"x"))[:: 1 if closes_first else -1]:
+                act()
+            await until(lambda: second.over)
+            assert (second.body, second.failed) == (b"whole", [])
+            (await answering).close()
+            pool.close()
 
     run(body())

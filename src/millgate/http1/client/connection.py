@@ -166,9 +166,9 @@ class UpstreamCall:
     def take_retry(self) -> bool:
         """Return True once if this call may be sent again on a fresh connection.
 
-        What was sent stays sent: the engine may have read it before the old connection ended.
+        What was sent stays sent: the engine may have read it before the old connection ended. What never left may always be sent.
         """
-        if not self._may_retry or self._done:
+        if self._done or not (self._may_retry or self.sent is Sent.NONE):
             return False
         self._may_retry = False
         self.connection = None
@@ -233,6 +233,7 @@ class UpstreamConnection(Addressee):
         self._reader = AnswerReader(pool.settings.head_bytes, pool.settings.informational_answers)
         self._transport: asyncio.Transport | None = None
         self._eof = False
+        self._wrote = False
         self._wide = False
         self.call: UpstreamCall | None = None
         self.reused = False
@@ -245,6 +246,7 @@ class UpstreamConnection(Addressee):
         """Send this call's request in one write, a long one in two, and read its answer from now on."""
         assert self._transport is not None
         self.call = call
+        self._wrote = False
         self.stamp = self._clock.now
         if call.paused:
             self._transport.pause_reading()
@@ -255,9 +257,10 @@ class UpstreamConnection(Addressee):
             call.message = call.rest = b""  # a fresh connection that fails has failed for good
 
     def deliver(self, data: bytes) -> None:
-        """Write now, or nowhere when the connection is lost."""
-        if self._transport is not None:
+        """Write now, or nowhere when the connection is lost or about to be."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            self._wrote = True
 
     def pause(self) -> None:
         """Read nothing until `resume`."""
@@ -402,6 +405,8 @@ class UpstreamConnection(Addressee):
         self._pool.lost(self)
         if call is None:
             return
+        if not self._wrote:
+            call.sent = Sent.NONE
         reader = self._reader
         if reader.until_close and self._eof:
             call.end(delimited=False)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from core.governor.asking import ask, gate_of
+from core.world import steady_prior
 from millgate.cluster.contract import StoreUnavailableError
 from millgate.cluster.leases import FailurePolicy, Leased, LeaseRenewer, LeaseSettings, Shared
 from millgate.cluster.ledger import MemoryStore
 from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Finished, FirstToken, LeaseGranted, Released
 from millgate.core.governor.tenant_streams import MOST_LEASED
-from millgate.core.settings import TenantSettings
+from millgate.core.settings import EngineSettings, LaneSettings, Settings, TenantSettings
 from millgate.core.words import Reason
 from millgate.gateway.cluster import holdings_of, lease_of, lines_of
 
@@ -151,6 +152,27 @@ def test_what_a_dead_replica_ran_of_a_tenant_is_free_when_an_answer_cannot_last_
         if world.now < 3.0:
             assert len(other.running) <= 2
     assert len(other.running) == 4
+
+
+def test_what_runs_on_an_engine_that_one_replica_knows_no_more_is_no_other_replicas_to_use() -> None:
+    """Replicas take a reload, or the answer of a name server, one after the other; the engine is the same for all of them."""
+    world = _World(2)
+    world.passes(1.0)
+    early, late = world.replicas
+    for _ in range(20):
+        early.ask()
+    world.passes(1.0)
+    before = len(early.running)
+    assert before == 20
+    elsewhere = EngineSettings("other", 64, prior=steady_prior(2.0))
+    early.core.reconfigure(Settings((LaneSettings("lane", deadline_s=60.0),), (elsewhere,)), world.now)
+    for _ in range(80):
+        late.ask()
+        world.passes(0.05)
+    assert len(late.running) == 64 - before
+    early.end_after(0.0)
+    world.passes(1.0)
+    assert len(late.running) == 64
 
 
 def test_of_many_tenants_a_replica_leases_those_that_ask() -> None:

@@ -86,6 +86,11 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
         for engine in pool.engines:
             numbers += _of_engine(engine, line, now)
             numbers += _of_account(engine, line, now)
+    for engine in knowledge.engines.by_name.values():
+        if engine.retired:
+            # Other replicas may know it still: what runs there is theirs to use again only when it has ended.
+            left = _Line(knowledge, knowledge.engines.routes.pool_of(engine), now)
+            numbers += _leaving(_of_engine(engine, left, now))
     for number in _of_tenants(knowledge, now):
         numbers.append(number)
         if number.used:
@@ -103,8 +108,13 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
         promised = waiting.missing(bucket, now)
         lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised, *waiting.attendance.counts))
     if knowledge.draining:
-        numbers = [each._replace(wanted=each.used, floor=0.0) for each in numbers]
+        numbers = _leaving(numbers)
     return SharedUse(tuple(numbers), tuple(lines))
+
+
+def _leaving(numbers: Iterable[SharedNumber]) -> list[SharedNumber]:
+    """Return these of a replica that takes nothing new: it wants what is out, until that has ended."""
+    return [each._replace(wanted=each.used, floor=0.0) for each in numbers]
 
 
 def _of_tenants(knowledge: Knowledge, now: float) -> Iterator[SharedNumber]:

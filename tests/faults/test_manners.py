@@ -133,14 +133,19 @@ def test_row_61_a_second_signal_ends_at_once_and_says_so(
     upstream: FakeUpstream, tmp_path: Path, second: signal.Signals
 ) -> None:
     upstream.script = Slow()
-    with a_gate(upstream, tmp_path, settings={"limits.drain_grace": "1h"}) as gate:
+    attempts = tmp_path / "attempts.jsonl"
+    settings = {"limits.drain_grace": "1h", "records.log_attempts": str(attempts)}
+    with a_gate(upstream, tmp_path, settings=settings) as gate:
         (talk,) = streaming(gate)
         gate.process.send_signal(signal.SIGTERM)
         until(lambda: said(gate, "draining"))
         gate.process.send_signal(second)
         assert gate.process.wait(PATIENCE_S) == 130
-        assert b"[DONE]" not in talk.rest()
-        assert said(gate, "second signal")
+        rest = talk.rest()
+        assert b"the gateway is shutting down" in rest
+        assert b"[DONE]" not in rest
+        assert said(gate, "second signal")[0]["under_way"] == 1
+        assert json.loads(attempts.read_bytes())["outcome"] == "yielded", "its client had not left"
 
 
 # ---- rows 62 and 63

@@ -11,6 +11,7 @@ from typing import Any
 
 from millgate.cluster.contract import Store
 from millgate.cluster.leases import LeaseStatus, RenewalState
+from millgate.core.events import Draining, Tick
 from millgate.core.governor.verbs import Core
 from millgate.gateway.app import Gateway
 from millgate.gateway.doors import WorkerPlace
@@ -223,6 +224,7 @@ async def _leave(
             await task
     if insisted.is_set():
         log.warning("cut short by a second signal", under_way=gateway.under_way)
+        gateway.driver.post(Draining(0.0), Tick())  # else clients that are cut off are taken for gone
         return ProcessEnding.CUT_SHORT
     log.info("drained", under_way=gateway.under_way, cut=gateway.driver.cancelled)
     return ProcessEnding.DRAINED

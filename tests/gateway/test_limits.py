@@ -9,6 +9,7 @@ from gateway.stand import gating
 from millgate.cli.compose import gateway_settings
 from millgate.config.load import load_config
 from millgate.config.overrides import from_assignment
+from millgate.http1.server import ServerLimits
 from millgate.servers.http import DoorSettings
 from millgate.servers.http.whole_bound import CLIENT, FIRST_EVENT, GivenUp
 
@@ -49,6 +50,21 @@ def test_every_limit_of_the_configuration_reaches_its_place() -> None:
         for part in path.split("."):
             found = getattr(found, part)
         assert found == value, name
+
+
+def test_a_connection_over_the_cap_is_refused_and_is_no_bad_request() -> None:
+    async def body() -> None:
+        async with gating(server=ServerLimits(connections=1)) as stand:
+            told: list[str] = []
+            stand.gateway.door.on_bad_request = told.append
+            first = await stand.client()
+            await until(lambda: stand.gateway.server.connections == 1)
+            assert (await stand.ask(chat())).status == 503
+            assert stand.gateway.server.refused_connections == 1
+            assert (stand.gateway.door.error_responses.rejected, told) == (0, [])
+            first.leave()
+
+    run(body())
 
 
 def test_pages_that_the_configuration_opens_reach_the_door() -> None:

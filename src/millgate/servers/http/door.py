@@ -214,8 +214,9 @@ class HttpDoor(HttpDesk):
         self, status: int, code: str, message: str, head: RequestHead | None = None
     ) -> RefusedRequest:
         """Write the server's error response in its client's dialect."""
-        self.error_responses.rejected += 1
-        self.on_bad_request(code)
+        if head is not None or status != 503:  # else for the connections over the cap, counted by themselves
+            self.error_responses.rejected += 1
+            self.on_bad_request(code)
         refusal = self.error_responses.early(head, status, code, message)
         cross_origin = self.settings.cross_origin
         return refusal if head is None or cross_origin is None else cross_origin.beside(refusal, head)

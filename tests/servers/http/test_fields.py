@@ -165,6 +165,15 @@ def test_a_browser_believes_nothing_of_the_gates_host_that_was_said_of_the_provi
     assert for_client([*told, (b"server", b"cloudflare")], own_key=False) == [(b"server", b"cloudflare")]
 
 
+def test_no_client_is_sent_to_an_engines_own_address() -> None:
+    told = [
+        (b"location", b"http://10.0.0.7:8000/v1/batches/1"),
+        (b"content-location", b"http://10.0.0.7:8000/v1/models"),
+        (b"refresh", b"0; url=http://10.0.0.7:8000/"),
+    ]
+    assert for_client([*told, (b"via", b"1.1 router")], own_key=False) == [(b"via", b"1.1 router")]
+
+
 def test_equal_requests_of_one_tenant_have_one_fingerprint() -> None:
     body = b"x" * 10_000
     assert of("t", body) == of("t", bytes(bytearray(body)))

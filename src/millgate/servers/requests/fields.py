@@ -45,11 +45,11 @@ _MOST_KNOWN_NAMES: Final = 1024
 _LONGEST_KNOWN_NAME: Final = 64
 
 # The answer's own framing, ids, retry advice, and which pages may read it are ours to write. And browsers believe the last line of
-# the host that they asked: where to reach it and how, and whom to tell of its failures.
+# the host that they asked: where to reach it and how, and whom to tell of its failures. No client goes on to an engine's own address.
 _NOT_BACK: Final = frozenset((*_FRAMING, *ID_NAMES, _UPSTREAM_ID)) | set(
     b"""date retry-after retry-after-ms x-should-retry x-accel-buffering access-control-allow-credentials
     access-control-allow-headers access-control-allow-methods access-control-allow-origin access-control-expose-headers
-    access-control-max-age alt-svc nel report-to reporting-endpoints strict-transport-security""".split()
+    access-control-max-age alt-svc location content-location refresh nel report-to reporting-endpoints strict-transport-security""".split()
 )
 
 

@@ -7,6 +7,7 @@ import pytest
 from millgate.cli.compose import extproc_settings, gateway_settings, worker_settings
 from millgate.cli.settings import load_or_fail
 from millgate.cli.sized_configuration import SizedConfiguration
+from millgate.config.load import Loaded
 from millgate.config.schema import Config
 from millgate.wiring.settings import build_settings
 
@@ -47,6 +48,29 @@ def test_each_part_of_the_file_shows_in_what_a_reload_compares(monkeypatch: pyte
     assert _built(monkeypatch) == usual
     for name, change in _CHANGES.items():
         assert _built(monkeypatch, change) != usual, name
+
+
+def test_a_reload_says_which_settings_have_changed() -> None:
+    """An operator sees in the log what the file was taken for: a tenant that a half-written one lacks is named."""
+
+    def read(*more: str, tenants: tuple[str, ...] = ("acme", "beta")) -> Loaded:
+        named = [f"{{name: {name}, keys: [{name[0] * 64}]}}" for name in tenants]
+        engine = "engines.0.url=http://127.0.0.1:9"
+        return load_or_fail(None, (engine, f"tenants=[{', '.join(named)}]", *more))
+
+    def change(after: Loaded) -> tuple[str, ...]:
+        async def reloaded() -> tuple[str, ...]:
+            sized = SizedConfiguration(before, gateway_settings)
+            await sized.ask()
+            return (await sized.reload(lambda: after)).changed
+
+        return asyncio.run(reloaded())
+
+    before = read()
+    assert change(read()) == ()
+    assert change(read(tenants=("acme",))) == ("tenants.beta",)
+    paths = ("engines.127.0.0.1:9.max_inflight", "lanes.interactive.max_queue", "limits.body")
+    assert change(read("engines.0.max_inflight=3", "lanes.0.max_queue=3", "limits.body=1MiB")) == paths
 
 
 def test_a_worker_knows_the_admin_door_of_its_supervisor_and_how_many_workers_there_are() -> None:

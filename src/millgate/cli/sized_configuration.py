@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from millgate.cli.exits import CommandError
+from millgate.config.changes import changes
 from millgate.config.discovered import names_of, twins_of, with_adapters, with_addresses
 from millgate.config.load import FileStamp, Loaded, stamp_of
 from millgate.config.problems import ConfigError, Problem
@@ -153,7 +154,8 @@ class SizedConfiguration:
         came = tuple(name for name in limits if name not in before)
         gone = tuple(name for name in before if name not in limits)
         taken = partial(self._takes, written, loaded, settings, built, told)
-        return Configuration(settings, built.settings, tuple(resized), came, gone, taken)
+        changed = tuple(changes(self._written.config, written.config))
+        return Configuration(settings, built.settings, tuple(resized), came, gone, changed, taken)
 
     def _built(self, loaded: Loaded, settings: GatewaySettings, told: _Facts) -> Built:
         built = build_settings(loaded.config, {**self._facts, **told}, loaded.places)

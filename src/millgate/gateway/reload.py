@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from millgate.core.settings import Settings
 from millgate.gateway.app import Gateway
@@ -12,6 +12,9 @@ from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.adapters import Adapters
 from millgate.runtime.gauges import Gauges
+
+SOME: Final = 20
+"""So many names stand in one line of the log; a count beside them says how many there are."""
 
 
 class Configuration(NamedTuple):
@@ -24,6 +27,8 @@ class Configuration(NamedTuple):
     came: tuple[str, ...] = ()
     """The engines that are new, and `gone`: those that are no longer there."""
     gone: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    """The settings that the file, variables and flags give another value now, and the items of lists by name (`tenants.acme`)."""
     taken: Callable[[], None] = lambda: None
     """To be called when it is in force: what is fetched next is built on it."""
 
@@ -156,12 +161,15 @@ class Reloader:
             # A whole configuration that is accepted has accepted the file of engines too.
             self._refused = set() if fetch is self._fetch else self._refused - {fetch}
             self._tell_engines(wanted)
+            changed = {"count": len(wanted.changed), "changed": list(wanted.changed[:SOME])}
             if fixed:
                 self._log.warning(
-                    "configuration reloaded, but some of it needs a restart", needs_restart=list(fixed)
+                    "configuration reloaded, but some of it needs a restart",
+                    needs_restart=list(fixed),
+                    **changed,
                 )
             else:
-                self._log.info("configuration reloaded")
+                self._log.info("configuration reloaded", **changed)
         finally:
             gateway.reload_success = not self._refused
             self._notifier.ready()

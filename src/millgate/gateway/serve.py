@@ -17,7 +17,7 @@ from millgate.gateway.app import Gateway
 from millgate.gateway.doors import WorkerPlace
 from millgate.gateway.notices import EngineNotices, Notices, StateNotices
 from millgate.gateway.notify import Notifier, ServiceNotifier
-from millgate.gateway.reload import EngineSizes, Fetch, Reloader
+from millgate.gateway.reload import SOME, EngineSizes, Fetch, Reloader
 from millgate.gateway.settings import GatewaySettings
 from millgate.observe.logs import ProcessLog, places
 from millgate.runtime.adapters import Adapters
@@ -32,8 +32,6 @@ _GC_THRESHOLDS = (2_000, 5, 5_000)
 # How often a drain says what it still waits for.
 _TELL_EVERY_S = 1.0
 _HELD_TELL_S = 60.0
-# Names of adapters in one line of the log.
-_SOME = 20
 
 
 class ProcessEnding(Enum):
@@ -200,7 +198,7 @@ def _sized(sizes: EngineSizes, reloader: Reloader, engine: str, gauges: Gauges) 
 
 def _listed(sizes: EngineSizes, reloader: Reloader, log: ProcessLog, engine: str, adapters: Adapters) -> None:
     if sizes.lists(engine, adapters):
-        log.info("engine adapters", engine=engine, count=len(adapters), adapters=list(adapters)[:_SOME])
+        log.info("engine adapters", engine=engine, count=len(adapters), adapters=list(adapters)[:SOME])
         reloader.ask_to_fit()
 
 

@@ -221,8 +221,10 @@ def test_sighup_reloads_every_worker_and_sigterm_drains_them_and_then_nothing_is
     file = tmp_path / "gate.yaml"
     file.write_text("engines: [{url: 'http://127.0.0.1:9'}]\n", encoding="utf-8")
     gate = start("--config", str(file)).begin()
+    file.write_text("engines: [{url: 'http://127.0.0.1:9'}]\nlimits: {body: 1MiB}\n", encoding="utf-8")
     gate.process.send_signal(signal.SIGHUP)
     until(lambda: len(gate.events("configuration reloaded")) == 2)
+    assert [line["changed"] for line in gate.events("configuration reloaded")] == [["limits.body"]] * 2
     file.write_text("zebra: 1\n", encoding="utf-8")
     gate.process.send_signal(signal.SIGHUP)
     until(lambda: len(gate.events("configuration refused, the old one stays in force")) == 2)

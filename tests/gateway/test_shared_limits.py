@@ -89,6 +89,9 @@ def test_a_tenant_has_no_more_streams_over_four_replicas_than_before_one() -> No
         for _ in range(6):
             replica.ask(tenant="acme")
     assert world.running() == 6
+    world.passes(1.0)
+    refused = [replica.ask(tenant="acme") for replica in world.replicas]
+    assert [(each.value, each.bound) for each in refused] == [(6.0, 6.0)] * 4, "what it runs everywhere"
 
 
 def test_a_share_goes_where_the_tenant_asks() -> None:

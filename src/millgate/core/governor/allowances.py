@@ -257,7 +257,7 @@ class Allowances:
         place = max(answers, short.told + (0 if request.recognised else answers))
         each_s = request.route.up[0].expected_service_s() / short.cap
         wait_s = max(each_s, min(LONGEST_HINT_S, place * each_s)) if short.is_full else SHARE_COMES_S
-        return Shortfall(Reason.TENANT_LIMIT, short.here, short.most, wait_s)
+        return Shortfall(Reason.TENANT_LIMIT, short.out, short.cap, wait_s)
 
     def arrived(self, request: Request, refused: Reason | None, now: float) -> None:
         """Count an attempt, and charge its retry unless that is what refused it."""

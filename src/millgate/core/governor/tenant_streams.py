@@ -27,10 +27,9 @@ class StreamsUse(NamedTuple):
 
 
 class StreamsShort(NamedTuple):
-    """How many streams a tenant has here and may have here, how many at all replicas, whether all of those are out, and for how many its clients are to be back."""
+    """How many streams a tenant has and may have at all replicas, whether all of those are out, and for how many its clients are to be back."""
 
-    here: int
-    most: int
+    out: int
     cap: int
     is_full: bool
     told: int
@@ -75,8 +74,9 @@ class TenantStreams:
         if needed <= most:
             return None
         told = self._told.get(tenant, _Told())
-        is_full = needed + self._elsewhere.get(tenant, 0) > cap
-        return StreamsShort(inside, most, cap, is_full, told.streams if told.until >= now else 0)
+        elsewhere = self._elsewhere.get(tenant, 0)
+        is_full = needed + elsewhere > cap
+        return StreamsShort(inside + elsewhere, cap, is_full, told.streams if told.until >= now else 0)
 
     def begins(self, tenant: str, streams: int) -> None:
         """Count a request that is let in or queued."""

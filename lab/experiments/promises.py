@@ -18,7 +18,7 @@ from lab.knobs import with_knobs
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
 from millgate.core.governor.promises import FAR_HINT_S, spread
-from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings, TenantSettings
 from millgate.core.tickets.appointment import kept_within_s
 from millgate.core.words import DeadlineFrom
 from millgate.engine.profile import EngineProfile, find_profile
@@ -56,6 +56,7 @@ class Case:
     `max_queue` and `max_wait_s` below 0 mean none. Of the users, or with `absent_by: tenant` of the tenants, the share
     `absent` never returns, whatever it is told. With a `profile` `answer_s` means nothing, and lengths are in tokens;
     it has so many `kv_tokens`, its own where that is 0. Where memory is full first, `idle` counts streams that no request could use.
+    Where they are `capped` the streams are those that the one tenant may have, of an engine with four times as many.
     """
 
     streams: int = 4
@@ -75,6 +76,7 @@ class Case:
     kv_tokens: int = 0
     warm_up_s: float = 20.0
     seconds: float = 120.0
+    capped: int = 0
 
 
 @dataclass(slots=True)
@@ -235,14 +237,17 @@ def _profile(case: Case) -> EngineProfile:
     return replace(profile, kv_tokens=case.kv_tokens or profile.kv_tokens)
 
 
-def _settings(case: Case) -> EngineSettings:
+def _settings(case: Case) -> Settings:
+    streams = 4 * case.streams if case.capped else case.streams
+    tenants = (TenantSettings("", max_inflight=case.streams),) if case.capped else ()
     if case.profile:
         profile = _profile(case)
-        kv_tokens = int(0.9 * profile.kv_tokens)
-        return EngineSettings(_ENGINE, case.streams, kv_tokens, PREFILL_TOKENS, prior=profile.prior())
-    pace_s = case.answer_s / _PACED_TOKENS
-    prior = ServicePrior(_FIRST_TOKEN_PACES * pace_s, 0.0, pace_s, 0.0)
-    return EngineSettings(_ENGINE, case.streams, prefill_tokens=PREFILL_TOKENS, prior=prior)
+        kv_tokens, prior = int(0.9 * profile.kv_tokens), profile.prior()
+    else:
+        pace_s = case.answer_s / _PACED_TOKENS
+        kv_tokens, prior = None, ServicePrior(_FIRST_TOKEN_PACES * pace_s, 0.0, pace_s, 0.0)
+    engine = EngineSettings(_ENGINE, streams, kv_tokens, PREFILL_TOKENS, prior=prior)
+    return Settings((_lane(case),), (engine,), tenants=tenants)
 
 
 def _station(case: Case, world: World) -> Station:
@@ -262,7 +267,7 @@ def watch(case: Case, load: float, seed: int, *, known: bool) -> PromiseAccounti
 def attend(case: Case, coming: Iterator[Job], streams: Streams) -> PromiseAccounting:
     """Let these requests come before the gate and engine of a case; return its account."""
     loop = Loop()
-    governor = build_governor(Settings((_lane(case),), (_settings(case),)), 0.0)
+    governor = build_governor(_settings(case), 0.0)
     witness = PromiseAccounting(governor, case)
     world = World(witness, loop, unread_books())
     world.add_station(_station(case, world))
@@ -302,6 +307,8 @@ def _case(knobs: Mapping[str, str]) -> Case:
     case = with_knobs(Case(), knobs)
     if case.absent_by not in {"user", "tenant"}:
         raise ValueError(f"absent_by: 'user' or 'tenant', got {case.absent_by!r}")
+    if case.capped and case.tenants > 1:
+        raise ValueError(f"capped: for one tenant, got {case.tenants}")
     if not 0.0 <= case.absent <= 1.0:
         raise ValueError(f"absent: a share from 0 to 1, got {case.absent:g}")
     for name in ("streams", "answer_s", "deadline_s", "tenants", "prompt_tokens", "output_tokens", "seconds"):

@@ -18,7 +18,7 @@ from millgate.core.settings import (
     TenantSettings,
 )
 from millgate.core.tickets.appointment import kept_within_s
-from millgate.core.words import QuotaKind, Reason
+from millgate.core.words import DeadlineFrom, QuotaKind, Reason
 from millgate.wiring.governor import build_governor
 
 READING_S = 0.1
@@ -146,15 +146,21 @@ def test_who_was_asked_back_well_before_its_deadline_keeps_its_age_unless_that_r
     assert said.decision == (decision._replace(quota=()) if isinstance(decision, Admit) else decision)
 
 
-def test_a_tenants_limit_asks_back_for_what_it_can_have() -> None:
-    tenant = TenantSettings("ann", max_inflight=1)
-    gate = gate_of(LaneSettings("lane", deadline_s=2.2), tenants=(tenant,))
+@pytest.mark.parametrize(
+    ("lane", "retry"),
+    [
+        ({"deadline_s": 2.2}, False),
+        ({"deadline_s": 4.0}, True),
+        ({"deadline_s": 2.2, "deadline_from": DeadlineFrom.ATTEMPT}, True),
+    ],
+)
+def test_a_tenants_limit_asks_back_for_what_is_in_time(lane: dict[str, Any], retry: bool) -> None:
+    """The stream ends after 2 s."""
+    gate = gate_of(LaneSettings("lane", **lane), tenants=(TenantSettings("ann", max_inflight=1),))
     assert isinstance(ask(gate, 0, tenant="ann"), Admit)
     refused = ask(gate, 1, tenant="ann")
-    assert (refused.reason, refused.retry) == (Reason.TENANT_LIMIT, True)
-    back = Arrived(2, tenant="ann", prompt_bytes=400, max_tokens=100, fingerprint=lambda: 1)
-
-    assert gate.explain(back, refused.retry_after_s).deadline == pytest.approx(refused.retry_after_s + 2.2)
+    assert (refused.reason, refused.retry) == (Reason.TENANT_LIMIT, retry)
+    assert refused.retry_after_s == pytest.approx(2.0, rel=0.2)
 
 
 def test_a_hint_that_is_stretched_for_other_tenants_still_leaves_room_and_sends_no_client_away() -> None:

@@ -188,10 +188,13 @@ def test_a_return_that_a_quota_did_not_ask_for_is_not_judged() -> None:
         assert _judged(gate, back_at) == (0, 0)
 
 
-def test_the_limit_of_running_requests_promises_no_place_and_is_not_judged() -> None:
+def test_the_limit_of_running_requests_promises_a_place_and_is_judged() -> None:
     gate = _quota_gate(max_inflight=1)
     refused = ask(gate, 1)
     assert (refused.reason, refused.retry) == (Reason.TENANT_LIMIT, True)
-    assert isinstance(ask(gate, 2, refused.retry_after_s, fingerprint=lambda: 1, retry_count=1), Yield)
+    back_at = refused.retry_after_s
+    assert isinstance(ask(gate, 2, back_at, fingerprint=lambda: 1, retry_count=1), Queue)
+    assert _judged(gate, back_at) == (0, 0)
+    gate.handle(Tick(), back_at + 1.1)
 
-    assert _judged(gate, refused.retry_after_s) == (0, 0)
+    assert _judged(gate, back_at + 1.1) == (0, 1)

@@ -26,9 +26,9 @@ from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
-from millgate.core.governor.tenant_streams import SHARE_COMES_S, TenantStreams
+from millgate.core.governor.tenant_streams import Held, OwnStreams, TenantStreams
 from millgate.core.measure import WINDOW_S, Window
-from millgate.core.quotas.ledger import Ledger, Who
+from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS, Settings, TenantSettings
 from millgate.core.snapshot import TenantSnapshot
 from millgate.core.state.attempt import Attempt, Request
@@ -178,7 +178,7 @@ def _count(window: Window, now: float) -> int:
 class Shortfall(NamedTuple):
     """Why a tenant may not have this now: the reason with its numbers, and when it may (infinite: never).
 
-    `behind` is the line of a quota in which it stands, where other clients were told to come before it.
+    `behind` is the line in which it stands, where other clients were told to come before it. One that is due is held for `hold_s`.
     """
 
     reason: Reason
@@ -186,6 +186,12 @@ class Shortfall(NamedTuple):
     bound: float
     wait_s: float
     behind: Behind | None = None
+    hold_s: float = 0.0
+
+    @property
+    def ahead_s(self) -> float:
+        """When it may, behind all that were told before it."""
+        return self.wait_s if self.behind is None else max(self.wait_s, self.behind.wait_s)
 
 
 class Allowances:
@@ -223,7 +229,7 @@ class Allowances:
         """Return what this request's tenant lacks for it, None where it may go on; changes nothing."""
         short = None if self.ledger.is_empty else self._short_of_quota(request, now)
         if short is None:
-            short = self._own_streams(request, now)
+            short = self.own_streams(request, now)
         if (
             (budget := self.budget) is not None
             and request.is_charged
@@ -248,16 +254,28 @@ class Allowances:
             return Shortfall(reason, short.needed, short.left, short.wait_s, behind)
         return None if behind is None else Shortfall(Reason.QUOTA, behind.needed, behind.left, 0.0, behind)
 
-    def _own_streams(self, request: Request, now: float) -> Shortfall | None:
-        answers = request.arrival.answers
-        short = self.streams.shortfall(request.tenant, answers, now) if self._tenants else None
-        if short is None:
+    def own_streams(self, request: Request, now: float, turn: int | None = None) -> Shortfall | None:
+        """Return what this request lacks of its tenant's streams, None where it may go on; one that was held has this `turn`. Changes nothing."""
+        own = self.streams.of(request.tenant) if self._tenants else None
+        if own is None or own.cap is None:
             return None
-        # Clients are told successive times; one that is back was counted when it was told.
-        place = max(answers, short.told + (0 if request.recognised else answers))
-        each_s = request.route.up[0].expected_service_s() / short.cap
-        wait_s = max(each_s, min(LONGEST_HINT_S, place * each_s)) if short.is_full else SHARE_COMES_S
-        return Shortfall(Reason.TENANT_LIMIT, short.out, short.cap, wait_s)
+        demand, behind = _of_streams(own, request), None
+        wait_s = min(LONGEST_HINT_S, own.wait_s(demand.needed, now))
+        if self.lines.bookings:
+            number = self._number_of(request)
+            behind = self.lines.behind(number, (demand,), now, self._told(request, now), turn)
+        if behind is None and wait_s <= 0.0:
+            return None
+        hold_s = self._hold_s(own, request, now)
+        return Shortfall(Reason.TENANT_LIMIT, own.running + own.elsewhere, own.cap, wait_s, behind, hold_s)
+
+    def _hold_s(self, own: OwnStreams, request: Request, now: float) -> float:
+        """Return for how long it is held for a stream: until its promise counts as kept no more, if it is back when told; else 0."""
+        booking = self.lines.bookings.get(self._number_of(request))
+        if booking is None or own not in booking.lines or not booking.appointment.is_honoured(now):
+            return 0.0
+        hold_s, most_s = booking.appointment.hold_s, request.lane.settings.hold_due_s
+        return hold_s if most_s is None else min(hold_s, most_s)
 
     def arrived(self, request: Request, refused: Reason | None, now: float) -> None:
         """Count an attempt, and charge its retry unless that is what refused it."""
@@ -269,8 +287,10 @@ class Allowances:
         elif request.is_charged:
             budget.spend(request.tenant, now)
 
-    def taken_in(self, attempt: Attempt, would: Reason | None, now: float) -> None:
-        """Reserve for an attempt that is let in or queued; not for one that a protecting gate would have refused.
+    def taken_in(
+        self, attempt: Attempt, would: Reason | None, turn: int | None, now: float, *, is_queued: bool
+    ) -> None:
+        """Reserve for an attempt that is let in or queued, of this turn in a line; not for one that a protecting gate would have refused.
 
         Observed, it would leave debts and take streams that no protecting gate has.
         """
@@ -281,31 +301,56 @@ class Allowances:
         if not self.ledger.is_empty:
             attempt.reserves(self.ledger.take(_who(request), request.sizes(), now))
         if self._tenants:
-            self.streams.begins(request.tenant, request.arrival.answers)
+            self._begins(request, turn, now, is_queued=is_queued)
 
-    def told(self, request: Request, kind: ClientKind, appointment: Appointment, now: float) -> None:
-        """Put a client that its quota refuses into the lines of the buckets that were short for it.
+    def _begins(self, request: Request, turn: int | None, now: float, *, is_queued: bool) -> None:
+        own, streams = self.streams.of(request.tenant), request.arrival.answers
+        if own is not None:
+            is_held = is_queued and own.level(now) < own.needs(streams)
+            own.begins(streams, request.service_s)
+            if is_held:
+                self.streams.holds(request.attempt, Held(own, streams, turn))
 
-        A client whose time there is later than its hint has no appointment: it was told a time at random.
+    def told(
+        self,
+        request: Request,
+        reason: Reason,
+        kind: ClientKind,
+        appointment: Appointment,
+        turn: int | None,
+        now: float,
+    ) -> None:
+        """Put a client that its quota refuses, or its tenant's cap, into the lines of what was short for it.
+
+        One that was held has kept its `turn`. A client whose time there is later than its hint has no appointment: it was told a time at random.
         """
-        demands = self.ledger.demands(_who(request), request.sizes())
+        demands = self._demands(request, reason)
         number, ticket = self._number_of(request), self._told(request, now)
         short = [
             each
             for each in demands
-            if each.bucket.wait_s(each.needed, now) > 0.0 or self.lines.behind(number, [each], now, ticket)
+            if each.bucket.wait_s(each.needed, now) > 0.0
+            or self.lines.behind(number, [each], now, ticket, turn)
         ]
         for each in short:
             each.bucket.wants(each.needed, appointment.lapses_at, now)
-        behind = self.lines.behind(number, short, now, ticket)
-        turn = self._is_back(request, number, now)
+        behind = self.lines.behind(number, short, now, ticket, turn)
+        turn = turn or self._is_back(request, number, now)
         if behind is None or behind.wait_s <= appointment.hint_s:
             self.lines.book(request.arrival_number, request.tenant, kind, appointment, short, turn)
 
-    def returned(self, request: Request, now: float) -> None:
-        """End the appointment that this attempt keeps, whatever is decided about it."""
+    def _demands(self, request: Request, reason: Reason) -> list[Demand]:
+        """Return what it needs of each level that may be what this reason speaks of."""
+        if reason is Reason.QUOTA:
+            return self.ledger.demands(_who(request), request.sizes())
+        own = self.streams.of(request.tenant)
+        return [] if own is None else [_of_streams(own, request)]
+
+    def returned(self, request: Request, now: float) -> int | None:
+        """End the appointment that this attempt keeps, whatever is decided about it; return its turn."""
         if self.lines.bookings or self.lines.is_shared:
-            self._is_back(request, self._number_of(request), now)
+            return self._is_back(request, self._number_of(request), now)
+        return None
 
     def _is_back(self, request: Request, number: int, now: float) -> int | None:
         """End its appointment, here or at another replica; return its turn there."""
@@ -344,7 +389,12 @@ class Allowances:
         if self._observed and request.attempt in self._observed:
             self._observed.discard(request.attempt)
         elif self._tenants:
-            self.streams.ends(request.tenant, request.arrival.answers)
+            self.streams.ends(request.tenant, request.attempt, request.arrival.answers)
+
+
+def _of_streams(own: OwnStreams, request: Request) -> Demand:
+    """Return what a request needs of its tenant's streams."""
+    return Demand(own, float(own.needs(request.arrival.answers)), request.tenant)
 
 
 def _who(request: Request) -> Who:

@@ -13,8 +13,8 @@ from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.placement import Place, can_hold, is_in_time, kept_out_by
-from millgate.core.governor.promises import forecast, in_line, refusal, session_room_s
-from millgate.core.governor.turns import ahead_of, may_go, may_pass
+from millgate.core.governor.promises import forecast, refusal, session_room_s, short_refusal
+from millgate.core.governor.turns import ahead_of, lets_pass, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
 from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import MINUTE_S
@@ -350,12 +350,12 @@ def _refused(
 
 
 def _short(knowledge: Knowledge, request: Request, now: float, short: Shortfall) -> Plan:
-    """Refuse it for what its tenant lacks."""
-    behind, wait_s = short.behind, short.wait_s
-    decision = refusal(knowledge.totals, request, short.reason, now, short.value, short.bound, wait_s)
-    if behind is not None:
-        decision, wait_s = in_line(knowledge.totals, decision, behind), max(wait_s, behind.wait_s)
-    return Plan(request, decision, expected_wait_s=wait_s)
+    """Refuse it for what its tenant lacks, or hold it for a stream that is about to end."""
+    wait_s = short.ahead_s
+    if short.hold_s > 0.0 and lets_pass(request) and over_bounds(knowledge, request) is None:
+        queued = Queue(request.attempt, ahead_of(request, now) + 1, wait_s, request.classed)
+        return Plan(request, queued, None, wait_s, now + short.hold_s, leaves_room=True)
+    return Plan(request, short_refusal(knowledge.totals, request, short, now), expected_wait_s=wait_s)
 
 
 def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:

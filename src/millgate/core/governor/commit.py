@@ -11,11 +11,10 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
 from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
-from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newcomers, refusal
+from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newcomers, refusal, short_refusal
 from millgate.core.governor.turns import lets_pass, next_queued
 from millgate.core.limits.gate import is_only_read, is_seen_beginning
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
-from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, usual_kv_tokens
 from millgate.core.state.lane import Totals, less_important
@@ -26,6 +25,8 @@ from millgate.core.words import Counted, Outcome, Reason
 
 # Refusals that tell of a gate without room, rather than of this attempt alone.
 _BLOCKED: Final = frozenset((Reason.SATURATED, Reason.QUEUE_FULL))
+# Refusals by what a tenant may have, in whose line its client stands from then on.
+_IN_LINES: Final = frozenset((Reason.QUOTA, Reason.TENANT_LIMIT))
 
 
 def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]:
@@ -35,8 +36,8 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     refused = decision.reason if isinstance(decision, Yield) else None
     _count_arrival(knowledge.totals, request, refused, now)
     allowances.arrived(request, refused or would, now)
-    if refused is not Reason.QUOTA:
-        allowances.returned(request, now)
+    goes_on = isinstance(decision, Yield) and decision.retry and refused in _IN_LINES
+    turn = None if goes_on else allowances.returned(request, now)
     if isinstance(decision, Yield):
         if decision.counted is Counted.ADAPTERS:
             knowledge.engines.placement.adapter_turns.wants(
@@ -48,7 +49,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
         return (_with_quota(allowances, request, decision, now),)
     attempt = knowledge.attempts.take_in(request, now)
     request.lane.takes_in(now)
-    allowances.taken_in(attempt, would, now)
+    allowances.taken_in(attempt, would, turn, now, is_queued=not isinstance(decision, Admit))
     if isinstance(decision, Admit):
         assert plan.engine is not None
         _start(knowledge.attempts, allowances, attempt, plan.engine, decision, now)
@@ -236,12 +237,12 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     """Admit what waits and fits, hopeless ones out first; return every decision in order.
 
     A head without room stops what waits for the same engines, however small, or a large one would wait for ever;
-    it does not stop what other engines can take. One whose adapter has no slot stops no other. One that waits for the full engine that
-    holds its prompt is passed over: for the time that this saves, and for half of its own at most.
+    it does not stop what other engines can take. One whose adapter has no slot stops no other, nor does one that is held for a stream of
+    its tenant. One that waits for the full engine that holds its prompt is passed over: for the time that this saves, and for half of its own at most.
     """
     decisions: list[Decision] = []
     blocked: list[Route] = []
-    passed_over: dict[int, None] = {}
+    passed_over = knowledge.allowances.streams.waiting()
     kept: dict[int, int] = {}
     attempts, engines = knowledge.attempts, knowledge.engines
     engines.placement.adapter_turns.turn(now)
@@ -363,16 +364,29 @@ def leave_queue(attempts: Attempts, allowances: Allowances, attempt: Attempt, no
 def refuse_queued(knowledge: Knowledge, attempt: Attempt, reason: Reason, now: float) -> tuple[Yield, Ended]:
     """Take an attempt out of its queue with a yield; return the yield and the attempt's end."""
     attempts, allowances, totals = knowledge.attempts, knowledge.allowances, knowledge.totals
-    leave_queue(attempts, allowances, attempt, now)
     request = attempt.request
+    held = allowances.streams.held(request.attempt)
+    leave_queue(attempts, allowances, attempt, now)
     waited_s, allowed_s = now - request.arrived_at, request.deadline - request.arrived_at
-    decision = refusal(totals, request, reason, now, waited_s, allowed_s)
+    short = (
+        allowances.own_streams(request, now, held.turn)
+        if held is not None and reason is Reason.SATURATED
+        else None
+    )
+    if short is None:
+        decision = refusal(totals, request, reason, now, waited_s, allowed_s)
+    else:
+        decision = short_refusal(totals, request, short, now)
     judged = attempt.tried is not None
-    _leave_record(attempts.waiting, allowances, totals, request, decision, now, judged=judged)
+    _leave_record(
+        attempts.waiting, allowances, totals, request, decision, now, held and held.turn, judged=judged
+    )
     told = _with_quota(allowances, request, decision, now)
     assert isinstance(told, Yield)
     lane = request.lane.settings.name
-    ended = Ended(request.attempt, Outcome.YIELDED, lane, None, waited_s, waited_s, None, 0, 0, reason)
+    ended = Ended(
+        request.attempt, Outcome.YIELDED, lane, None, waited_s, waited_s, None, 0, 0, decision.reason
+    )
     return told, ended
 
 
@@ -383,6 +397,7 @@ def _leave_record(
     request: Request,
     decision: Yield,
     now: float,
+    turn: int | None = None,
     *,
     judged: bool = False,
 ) -> None:
@@ -396,14 +411,11 @@ def _leave_record(
     if reason is Reason.TOO_LARGE or request.arrival.fingerprint is None:
         return
     appointment = Appointment(now, hint)
-    if reason is Reason.QUOTA and decision.retry:
-        allowances.told(request, _kind(request), appointment, now)
-    elif reason is Reason.TENANT_LIMIT and hint < LONGEST_HINT_S:
-        tenant, streams = request.tenant, request.arrival.answers
-        allowances.streams.told(tenant, streams, appointment.lapses_at, now, is_back=request.recognised)
+    if reason in _IN_LINES and decision.retry:
+        allowances.told(request, reason, _kind(request), appointment, turn, now)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)
     if reason in OUT_OF_LINE and decision.retry:
-        lapses_at = appointment.lapses_at if reason is Reason.QUOTA else 0.0
+        lapses_at = appointment.lapses_at if reason in _IN_LINES else 0.0
         record = record_of(request, known_from, until, None, lapses_at, told_at=appointment.due_at)
     elif decision.retry:
         oldest = _oldest_age(waiting, request)

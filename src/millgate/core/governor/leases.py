@@ -10,7 +10,7 @@ from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.quota_lines import Elsewhere
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.measure import UPPER_SHARE, WINDOW_S
-from millgate.core.quotas.bucket import PARTS, Bucket, Sizes
+from millgate.core.quotas.bucket import PARTS, Bucket, Sizes, Supply
 from millgate.core.settings import QuotaLimit
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
 from millgate.core.state.engine import Engine
@@ -67,7 +67,8 @@ def _retry_share(budget: RetryBudget, granted: LeaseGranted, others: OthersLine 
 
 def _share_quota_lines(knowledge: Knowledge, lines: Mapping[str, OthersLine], now: float) -> None:
     """Let each shared quota's line count with what other replicas have promised of it."""
-    elsewhere, came, told = {}, 0.0, 0.0
+    elsewhere: dict[Supply, Elsewhere] = {}
+    came = told = 0.0
     for rule, bucket in knowledge.allowances.ledger.shared():
         others = lines.get(QUOTA_LINE + rule.name) or OthersLine("", 0, 0.0)
         elsewhere[bucket] = Elsewhere(others.work_s, rule.limit.rate_per_s)
@@ -121,7 +122,10 @@ def _of_tenants(knowledge: Knowledge, now: float) -> Iterator[SharedNumber]:
     """Yield what each tenant with a cap has here; no gauge tells tenants apart, so that it stays out as long as an answer may last."""
     granted = knowledge.lease.granted
     replicas = 1 if granted is None else granted.replicas
-    uses, engines = knowledge.allowances.streams.uses(now, replicas), knowledge.engines.by_name.values()
+    uses, engines = (
+        knowledge.allowances.streams.uses(now, replicas, knowledge.allowances.lines),
+        knowledge.engines.by_name.values(),
+    )
     longest_s = (
         max([_lingers_s(engine, now, prompts=False) for engine in engines], default=0.0) if uses else 0.0
     )

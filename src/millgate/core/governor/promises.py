@@ -16,6 +16,7 @@ from typing import Final
 
 from millgate.core.decisions import Yield
 from millgate.core.fast_records import make_yield
+from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.quota_lines import Behind
 from millgate.core.governor.turns import ahead_of
 from millgate.core.limits.breaker import FIRST_PAUSE_S
@@ -338,10 +339,8 @@ def _wait_behind_s(
         return expected_wait_s(request, 1 + queued + round(stand.share * (stand.place - 1)), now), 0.0
     if request.queue.offered is not None and queues_newcomers(request.lane):
         # Shorter prompts go first whenever they come: by those that wait the long would be promised what they never get.
-        kv_tokens, capacity_forecast = (
-            _kv_tokens(request, request.route.up),
-            request.route.pool.capacity_forecast,
-        )
+        kv_tokens = _kv_tokens(request, request.route.up)
+        capacity_forecast = request.route.pool.capacity_forecast
         return capacity_forecast.wait_behind_s(first, stand.share, work_s, 0, kv_tokens, now), 0.0
     return wait_behind_s(request, queued, stand.work_s, first, stand.share, work_s, now)
 
@@ -432,12 +431,20 @@ def refusal(
     )
 
 
-def in_line(totals: Totals, decision: Yield, behind: Behind) -> Yield:
-    """Return the refusal by a quota with the time at which it has enough for all that were told before, too.
+def short_refusal(totals: Totals, request: Request, short: Shortfall, now: float) -> Yield:
+    """Return the decision to refuse this attempt for what its tenant lacks; of streams a return is of use while it is in time."""
+    decision = refusal(totals, request, short.reason, now, short.value, short.bound, short.wait_s)
+    decision = _in_line(totals, decision, short.behind)
+    latest_s = inf if short.reason is not Reason.TENANT_LIMIT else _latest_permit_s(request, now)
+    return decision._replace(retry=decision.retry and decision.retry_after_s <= shortest_kept_s(latest_s))
+
+
+def _in_line(totals: Totals, decision: Yield, behind: Behind | None) -> Yield:
+    """Return the refusal with the time at which there is enough for all that were told before, too.
 
     Beyond the longest hint that time is a guess, and clients are spread evenly up to it.
     """
-    if not decision.retry:
+    if behind is None or not decision.retry:
         return decision
     hint_s = max(decision.retry_after_s, behind.wait_s)
     if hint_s > LONGEST_HINT_S:

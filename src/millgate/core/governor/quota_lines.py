@@ -1,11 +1,11 @@
-"""The lines of those that a bucket refused: every client has an appointment there, at its own time."""
+"""The lines of those that a bucket refused, or the cap of their tenant's streams: every client has an appointment there, at its own time."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from millgate.core.measure import MOST_WEIGHT, Ranking
-from millgate.core.quotas.bucket import PARTS, Bucket
+from millgate.core.quotas.bucket import PARTS, Supply
 from millgate.core.quotas.ledger import Demand
 from millgate.core.tickets.appointment import Appointment, Attendance, age_key
 from millgate.core.tickets.appointments import most_notes
@@ -45,7 +45,7 @@ class Booking(NamedTuple):
     key: int
     tenant: str
     kind: int
-    lines: tuple[Bucket, ...]
+    lines: tuple[Supply, ...]
 
     def due_key(self) -> tuple[str, int]:
         """Return its tenant, and when it is due as a ticket says it."""
@@ -53,18 +53,26 @@ class Booking(NamedTuple):
 
 
 class _Asking(NamedTuple):
-    """Who asks for a place: its booking here, and what it was told here or elsewhere."""
+    """Who asks for a place: its booking here, what it was told here or elsewhere, and the turn of one that was held."""
 
     own: Booking | None
     told: Appointment | None
+    turn: int | None = None
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it stands in a line already."""
+        return self.told is not None or self.turn is not None
 
     def key(self, now: float) -> int:
         """Return its place in a line, at the latest that of one who was told to come now."""
         if self.own is not None:
             return self.own.key
+        if self.turn is not None:
+            return self.turn
         return age_key(now if self.told is None else self.told.opens_at, 0)
 
-    def is_its_time(self, bucket: Bucket, now: float) -> bool:
+    def is_its_time(self, bucket: Supply, now: float) -> bool:
         """Return whether it was told to come by now for this bucket; the ticket of another replica does not say for which."""
         told, own = self.told, self.own
         return told is not None and now >= told.due_at and (own is None or bucket in own.lines)
@@ -87,42 +95,49 @@ class QuotaLines:
     def __init__(self) -> None:
         self.attendance = Attendance()
         self.bookings: dict[int, Booking] = {}
-        self._lines: dict[Bucket, Ranking] = {}
+        self._lines: dict[Supply, Ranking] = {}
         # By tenant and millisecond, as a ticket says it; of two in one the later.
         self._due: dict[tuple[str, int], int] = {}
         self._ends: list[tuple[float, int]] = []
-        self._elsewhere: dict[Bucket, Elsewhere] = {}
+        self._elsewhere: dict[Supply, Elsewhere] = {}
         self.is_shared, self.promised_elsewhere = False, 0.0
 
     def __len__(self) -> int:
         """Return how many clients have an appointment, those included that have lapsed since `expire`."""
         return len(self.bookings)
 
-    def shared_with(self, elsewhere: dict[Bucket, Elsewhere], came: float, told: float, now: float) -> None:
+    def shared_with(self, elsewhere: dict[Supply, Elsewhere], came: float, told: float, now: float) -> None:
         """Count with what other replicas have promised of these buckets, and with the `counts` of their `attendance`."""
         self._elsewhere, self.is_shared = elsewhere, bool(elsewhere)
         self.promised_elsewhere = sum([each.promised for each in elsewhere.values()], 0.0)
         self.attendance.shared_with(came, told, now)
 
-    def missing(self, bucket: Bucket, now: float, *, here: bool = False) -> float:
+    def missing(self, bucket: Supply, now: float, *, here: bool = False) -> float:
         """Return how much this bucket lacks of what it has promised: to all that come to any replica, or `here`."""
-        line = self._lines.get(bucket)
+        return max(0.0, self.promised(bucket, here=here) - max(0.0, bucket.level(now)))
+
+    def promised(self, bucket: Supply, *, here: bool = False) -> float:
+        """Return how much clients are expected to take of this who were told to come back for it, to any replica or `here`."""
+        line, attendance = self._lines.get(bucket), self.attendance
         if line is None:
             return 0.0
-        attendance = self.attendance
-        promised = line.total * (attendance.here if here else attendance.expected()) / PARTS
-        return max(0.0, promised - max(0.0, bucket.level(now)))
+        return line.total * (attendance.here if here else attendance.expected()) / PARTS
 
     def behind(
-        self, number: int, demands: Iterable[Demand], now: float, told: Appointment | None = None
+        self,
+        number: int,
+        demands: Iterable[Demand],
+        now: float,
+        told: Appointment | None = None,
+        turn: int | None = None,
     ) -> Behind | None:
         """Return the line in which this request would wait longest, None where it waits in none; changes nothing.
 
-        `told` is what another replica has told it.
+        `told` is what another replica has told it, `turn` that of its appointment if that has ended.
         """
         over = self._over(now)
         own = None if number in over else self.bookings.get(number)
-        asking = _Asking(own, told if own is None else own.appointment)
+        asking = _Asking(own, told if own is None else own.appointment, turn)
         worst: Behind | None = None
         for bucket, needed, owner in demands:
             line = self._lines.get(bucket)
@@ -151,7 +166,7 @@ class QuotaLines:
         return self.attendance.of_tenant(owner, [each.kind for each in lapsed if each.tenant == owner])
 
     def _in_line(
-        self, bucket: Bucket, line: Ranking, needed: float, asking: _Asking, share: float, now: float
+        self, bucket: Supply, line: Ranking, needed: float, asking: _Asking, share: float, now: float
     ) -> Behind | None:
         """Return the wait in this bucket's line, of which this `share` comes; None where the request may go as far as that is concerned."""
         due = 0.0
@@ -163,11 +178,11 @@ class QuotaLines:
             level >= needed + due or bucket.full_for_s(now) >= self._grace_s(line, due / needed)
         ):
             return None
-        before = line.total if asking.told is None else line.weighed_before(asking.key(now))[1]
+        before = line.weighed_before(asking.key(now))[1] if asking.has_place else line.total
         promised, rate_per_s, margin_s = before * share / PARTS, bucket.rate_per_s, 0.0
         if (elsewhere := self._elsewhere.get(bucket)) is not None:
             # Lines of all replicas are taken to be of one age: as large a part of theirs is before it.
-            part = before / line.total if line.total else float(asking.told is None)
+            part = before / line.total if line.total else float(not asking.has_place)
             promised, rate_per_s = promised + part * elsewhere.promised, elsewhere.rate_per_s
             margin_s = _SHARED_MARGIN_S
         wait_s = max(0.0, promised + needed - level) / rate_per_s + margin_s
@@ -212,12 +227,12 @@ class QuotaLines:
         else:
             heappush(self._ends, (appointment.lapses_at, number))
 
-    def _is_taken(self, bucket: Bucket, key: int) -> bool:
+    def _is_taken(self, bucket: Supply, key: int) -> bool:
         line = self._lines.get(bucket)
         found = None if line is None else line.after(key)
         return found is not None and found[0] == key
 
-    def _has_room(self, bucket: Bucket) -> bool:
+    def _has_room(self, bucket: Supply) -> bool:
         line = self._lines.get(bucket)
         return line is None or len(line) < MOST_IN_LINE
 
@@ -257,6 +272,6 @@ class QuotaLines:
             return []
         return [number for number, each in self.bookings.items() if each.appointment.lapses_at < now]
 
-    def _of_line(self, bucket: Bucket, numbers: list[int]) -> list[Booking]:
+    def _of_line(self, bucket: Supply, numbers: list[int]) -> list[Booking]:
         bookings = [self.bookings[number] for number in numbers]
         return [each for each in bookings if bucket in each.lines]

@@ -1,13 +1,18 @@
 """How many streams each tenant has here, and how many it may have: its cap, or this replica's share of that.
 
+A tenant's streams are a level as a quota's bucket is, and its refused clients stand in line for them as for that (`quota_lines`).
+
 Replicas of a cluster share a tenant's cap in whole streams. Where it is smaller than the number of replicas some have none for a time: a
 client that is refused there is told when a share can be there, and until then its replica asks for one.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import ceil, inf
 from typing import Final, NamedTuple
 
+from millgate.core.governor.quota_lines import QuotaLines
+from millgate.core.measure import Ewma
+from millgate.core.quotas.bucket import Supply
 from millgate.core.settings import TenantSettings
 
 MOST_LEASED: Final = 256
@@ -26,92 +31,167 @@ class StreamsUse(NamedTuple):
     floor: int
 
 
-class StreamsShort(NamedTuple):
-    """How many streams a tenant has and may have at all replicas, whether all of those are out, and for how many its clients are to be back."""
+class OwnStreams(Supply):
+    """The streams of one tenant: `cap` may be out at all replicas (None: any), `share` of them here; `inside` are, and `elsewhere` at others.
 
-    out: int
-    cap: int
-    is_full: bool
-    told: int
+    Of those inside so many are `held`: of clients that are due, until a stream ends for each.
+    """
+
+    def __init__(self) -> None:
+        self.cap: int | None = None
+        self.inside = self.held = self.share = self.elsewhere = 0
+        self.rate_per_s = 1.0
+        self._service_s = Ewma(0.0, prior_samples=0.0)
+        self._wanted = self._wanted_until = 0.0
+
+    def may_have(self, cap: int | None, share: int, elsewhere: int) -> None:
+        """Take another cap, and another share of it."""
+        self.cap, self.share, self.elsewhere = cap, share, elsewhere
+
+    @property
+    def running(self) -> int:
+        """How many are inside with a stream, or wait for none of their tenant's."""
+        return self.inside - self.held
+
+    def needs(self, streams: int) -> int:
+        """Return how many have to be free for a request of so many: one of more than all runs alone."""
+        return streams if self.cap is None else min(streams, self.cap)
+
+    def level(self, now: float) -> float:  # noqa: ARG002 - streams end, they do not come with time
+        """Return how many are free; below zero for those that are held."""
+        return float(self.share - self.inside)
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Return how long until so many are free, as streams usually end; one of another replica comes sooner."""
+        missing = amount - self.level(now)
+        if missing <= 0.0:
+            return 0.0
+        is_out = self.cap is not None and self.inside + self.elsewhere + amount > self.cap
+        return missing / self.rate_per_s if is_out else SHARE_COMES_S
+
+    def too_large(self, amount: float) -> bool:  # noqa: ARG002
+        """Return False: what needs more than all runs alone."""
+        return False
+
+    def full_for_s(self, now: float) -> float:  # noqa: ARG002
+        """Return infinity: no stream is kept idle for clients that are due, who are held when they come."""
+        return inf
+
+    def wants(self, amount: float, until: float, now: float) -> None:
+        """Note that a client which needs so many is to be back by then."""
+        if amount >= self.wanted(now):
+            self._wanted, self._wanted_until = amount, until
+
+    def wanted(self, now: float) -> float:
+        """Return the most that a client which is to be back needs, 0 without one."""
+        return self._wanted if now <= self._wanted_until else 0.0
+
+    def begins(self, streams: int, service_s: float) -> None:
+        """Count a request that is let in or queued, whose streams are expected to be out for so long."""
+        self.inside += streams
+        if streams >= self._wanted:
+            self._wanted = 0.0
+        if self.cap is not None and service_s > 0.0:
+            self._service_s.add(service_s)
+            self.rate_per_s = self.cap / self._service_s.mean
+
+    def ends(self, streams: int) -> None:
+        """Count a request as over."""
+        self.inside = max(0, self.inside - streams)
+
+    def holds(self, streams: int) -> None:
+        """So many of those inside wait for a stream; below zero, they do no more."""
+        self.held += streams
 
 
-class _Told(NamedTuple):
-    """So many streams were asked for by clients that are to be back by `until`, `most` of them by one."""
+class Held(NamedTuple):
+    """What a held request waits for: so many of its tenant's streams; its `turn` in the line for them."""
 
-    until: float = 0.0
-    streams: int = 0
-    most: int = 0
+    own: OwnStreams
+    streams: int
+    turn: int | None
 
 
 class TenantStreams:
     """Counts streams, queued ones included, by tenant; without a cluster each may have its cap here."""
 
     def __init__(self, tenants: Sequence[TenantSettings]) -> None:
-        self._inside: Counter[str] = Counter()
-        self._told: dict[str, _Told] = {}
+        self._known: dict[str, OwnStreams] = {}
         self._shares: Mapping[str, int] | None = None
         self._elsewhere: Mapping[str, int] = {}
+        self._held: dict[int, Held] = {}
         self.reconfigure(tenants)
 
     def reconfigure(self, tenants: Sequence[TenantSettings]) -> None:
         """Take new caps; what runs goes on."""
-        self._caps = {each.name: each.max_inflight for each in tenants if each.max_inflight is not None}
-        self._told = {name: told for name, told in self._told.items() if name in self._caps}
+        caps = {each.name: each.max_inflight for each in tenants if each.max_inflight is not None}
+        running = {name: own for name, own in self._known.items() if name in caps or own.inside}
+        self._known = {name: OwnStreams() for name in caps} | running
+        self._divide(caps)
 
     def leased(self, shares: Mapping[str, int], elsewhere: Mapping[str, int]) -> None:
         """Count against these shares of the caps, and know how many streams the tenants have at all other replicas."""
         self._shares, self._elsewhere = shares, elsewhere
+        self._divide({name: own.cap for name, own in self._known.items()})
 
-    def shortfall(self, tenant: str, streams: int, now: float) -> StreamsShort | None:
-        """Return what this tenant has and may have where so many more are too many; None where they may go."""
-        cap = self._caps.get(tenant)
-        if cap is None:
-            return None
-        inside = self._inside[tenant]
-        most = cap if self._shares is None else min(cap, self._shares.get(tenant, 0))
-        # A request of more than all of its tenant's streams runs alone.
-        needed = inside + streams if inside else min(streams, cap)
-        if needed <= most:
-            return None
-        told = self._told.get(tenant, _Told())
-        elsewhere = self._elsewhere.get(tenant, 0)
-        is_full = needed + elsewhere > cap
-        return StreamsShort(inside + elsewhere, cap, is_full, told.streams if told.until >= now else 0)
+    def _divide(self, caps: Mapping[str, int | None]) -> None:
+        shares = self._shares
+        for name, own in self._known.items():
+            cap = caps.get(name)
+            share = 0 if cap is None else cap if shares is None else min(cap, shares.get(name, 0))
+            own.may_have(cap, share, self._elsewhere.get(name, 0))
 
-    def begins(self, tenant: str, streams: int) -> None:
-        """Count a request that is let in or queued."""
-        if tenant in self._caps:
-            self._inside[tenant] += streams
-            told = self._told.get(tenant)
-            if told is not None:
-                self._told[tenant] = told._replace(streams=max(0, told.streams - streams))
+    def of(self, tenant: str) -> OwnStreams | None:
+        """Return the streams of a tenant that has a cap; None of any other."""
+        own = self._known.get(tenant)
+        return None if own is None or own.cap is None else own
 
-    def ends(self, tenant: str, streams: int) -> None:
+    def ends(self, tenant: str, attempt: int, streams: int) -> None:
         """Count a request as over; one that began before its tenant had a cap was never counted."""
-        left = self._inside[tenant] - streams
-        if left > 0:
-            self._inside[tenant] = left
-        else:
-            del self._inside[tenant]
+        self._lets_go(attempt)
+        own = self._known.get(tenant)
+        if own is not None:
+            own.ends(streams)
 
-    def told(self, tenant: str, streams: int, until: float, now: float, *, is_back: bool) -> None:
-        """Note that a client was told to come back for its tenant's cap; one that `is_back` was counted before."""
-        if tenant not in self._caps:
-            return
-        known = self._told.get(tenant, _Told())
-        if known.until < now:
-            known, is_back = _Told(), False
-        more = 0 if is_back else streams
-        self._told[tenant] = _Told(max(known.until, until), known.streams + more, max(known.most, streams))
+    def holds(self, attempt: int, held: Held) -> None:
+        """This attempt, which is inside, waits for a stream."""
+        self._held[attempt] = held
+        held.own.holds(held.streams)
 
-    def uses(self, now: float, replicas: int) -> list[StreamsUse]:
+    def held(self, attempt: int) -> Held | None:
+        """Return what this attempt waits for; None where that is none of its tenant's streams."""
+        return self._held.get(attempt)
+
+    def waiting(self) -> dict[int, None]:
+        """Return the attempts that wait for a stream; those for whom one has ended do no more, who came first before others."""
+        waiting: dict[int, None] = {}
+        for attempt, (own, streams, _turn) in tuple(self._held.items()):
+            if own.running + own.needs(streams) <= own.share or own.cap is None:
+                self._lets_go(attempt)
+            else:
+                waiting[attempt] = None
+        return waiting
+
+    def _lets_go(self, attempt: int) -> None:
+        held = self._held.pop(attempt, None)
+        if held is not None:
+            held.own.holds(-held.streams)
+
+    def uses(self, now: float, replicas: int, lines: QuotaLines) -> list[StreamsUse]:
         """Return what this replica holds and wants of the caps that it leases: of every tenant that has streams here, at least."""
-        told = {name: each for name, each in self._told.items() if each.until >= now}
-        first = sorted(self._caps, key=lambda name: (not self._inside[name], name not in told))
-        count = max(MOST_LEASED // max(1, replicas), sum([self._inside[name] > 0 for name in first], 0))
-        return [self._use(name, told.get(name, _Told())) for name in first[:count]]
+        known = [(name, own) for name, own in self._known.items() if own.cap is not None]
+        first = sorted(known, key=lambda each: (not each[1].inside, not each[1].wanted(now)))
+        count = max(MOST_LEASED // max(1, replicas), sum([own.inside > 0 for _, own in first], 0))
+        return [_use(name, own, ceil(lines.promised(own)), now) for name, own in first[:count]]
 
-    def _use(self, name: str, told: _Told) -> StreamsUse:
-        cap, inside = self._caps[name], self._inside[name]
-        floor = max(1, told.most if told.streams else 0) if inside or told.streams else 0
-        return StreamsUse(name, cap, inside, max(inside, min(cap, inside + told.streams)), min(cap, floor))
+
+def _use(name: str, own: OwnStreams, promised: int, now: float) -> StreamsUse:
+    cap, inside, most = own.cap or 0, own.running, int(own.wanted(now))
+    floor = max(1, most) if inside or most else 0
+    return StreamsUse(
+        name,
+        cap,
+        inside,
+        max(inside, min(cap, inside + max(promised + own.inside - inside, most))),
+        min(cap, floor),
+    )

@@ -27,7 +27,33 @@ _SLACK = 1e-9
 _SHARE_COMES_S = 1.0
 
 
-class Bucket:
+class Supply:
+    """What requests take from: what is there now, and how fast more comes."""
+
+    rate_per_s: float
+
+    def level(self, now: float) -> float:
+        """Return what is there now."""
+        raise NotImplementedError
+
+    def wait_s(self, amount: float, now: float) -> float:
+        """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
+        raise NotImplementedError
+
+    def too_large(self, amount: float) -> bool:
+        """Return whether this amount can never be there."""
+        raise NotImplementedError
+
+    def full_for_s(self, now: float) -> float:
+        """Return for how long it has lost what it was given; 0 where it does not."""
+        raise NotImplementedError
+
+    def wants(self, amount: float, until: float, now: float) -> None:
+        """Note that a client short of this amount is to be back by then."""
+        raise NotImplementedError
+
+
+class Bucket(Supply):
     """Tokens (or requests) that may be spent now; below zero it is in debt. `rate_per_s` tokens are added a second.
 
     `unsettled` counts reservations that are still open, `charged` is all that was taken less all that was refunded.

@@ -18,7 +18,15 @@ from typing import NamedTuple
 from millgate.core.decisions import QuotaState
 from millgate.core.events import QuotaShare, QuotaUse
 from millgate.core.measure import LOOKED_AT
-from millgate.core.quotas.bucket import Bucket, Charge, Reservation, Sizes, needed_amount, reserved_amount
+from millgate.core.quotas.bucket import (
+    Bucket,
+    Charge,
+    Reservation,
+    Sizes,
+    Supply,
+    needed_amount,
+    reserved_amount,
+)
 from millgate.core.settings import DAY_S, QuotaLimit, QuotaRule
 from millgate.core.snapshot import QuotaLevel
 
@@ -42,7 +50,7 @@ class Who(NamedTuple):
 class Demand(NamedTuple):
     """What a request needs of one bucket; `owner` is the tenant that has the bucket for itself, None where several share it."""
 
-    bucket: Bucket
+    bucket: Supply
     needed: float
     owner: str | None = None
 

@@ -23,7 +23,6 @@ from millgate.dialects.openai_bodies import EVENT, SPEECH
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.responses import RESPONSES
 from millgate.dialects.sse import payload
-from millgate.dialects.token_counts import sane
 
 BYTES_PER_POSITION: Final = 320
 """Whisper's encoder makes 1,500 positions of 30 s (Radford et al. 2022, section 2.2); 128 kbit/s are 16,000 bytes/s."""
@@ -79,16 +78,14 @@ class Audio(OpenAI):
             said = EVENT.decode(data)
         except UNREADABLE:
             return super().read_event(event)
-        usage = said.usage
         if said.type.endswith(".delta"):
             return StreamEvent(content=True)
         if said.type in {"transcript.text.done", "speech.audio.done"}:
-            counts = None if usage is None else Usage(sane(usage.input_tokens), sane(usage.output_tokens))
-            return StreamEvent(done=True, usage=counts)
+            return StreamEvent(done=True, usage=self.read_usage(data))
         return super().read_event(event)
 
     def read_usage(self, answer: bytes) -> Usage | None:
-        """Find the usage of a whole transcription, which names its tokens as a response does."""
+        """Find the usage of a transcription or of speech, which names its tokens as a response does."""
         return RESPONSES.read_usage(answer)
 
 

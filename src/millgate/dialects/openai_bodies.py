@@ -196,18 +196,10 @@ class Speech(msgspec.Struct, gc=False):
     stream_format: str | None = None
 
 
-class AudioCounts(msgspec.Struct, gc=False):
-    """Usage as engines write it."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
 class AudioEvent(msgspec.Struct, gc=False):
     """One event of a stream."""
 
     type: str = ""
-    usage: AudioCounts | None = None
 
 
 SPEECH: Final = msgspec.json.Decoder(Speech)

@@ -183,6 +183,7 @@ NO_ANSWERS: dict[str, tuple[bytes, int, str]] = {
     "half an answer": (answer()[:-9], 200, "application/json"),
     "a stream that was not asked for": (event("a") + DONE, 200, "text/event-stream"),
     "a redirect": (b"{}", 302, "application/json"),
+    "an error with status 200": (answers.error(500), 200, "application/json"),
 }
 
 
@@ -230,7 +231,8 @@ def test_inv_10_what_is_no_answer_over_http_is_none_on_the_line(name: str) -> No
 
     async def body() -> None:
         async with line_standing(script) as stand:
-            assert await both_doors_fail(stand, chat()) == NOT_ASKED_FOR
+            words = SAID_500 if b"error" in data else NOT_ASKED_FOR
+            assert await both_doors_fail(stand, chat()) == words
 
     run(body())
 

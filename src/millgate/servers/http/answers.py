@@ -21,15 +21,13 @@ from millgate.servers.requests.fields import (
     media_type,
     with_ids,
 )
-from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds, flaw, is_usable
+from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds, as_its_body_says, flaw, is_usable
 
 _TAIL_BYTES: Final = 8 * 1024
 _UNAUTHORIZED: Final = 401
 _UNPAID: Final = 402
 _AS_IT_COMES: Final = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
-_ERROR: Final = (b'{"error"', b'{"type":"error"', b'{"type": "error"')
-"""How a whole answer begins that is an error, by dialect, whatever its status: routers answer 200 once they have asked their own engine."""
 _UNKNOWN: Final = Usage(None, None)
 _NO_HEAD: Final = AnswerHead(0, (), None)
 
@@ -151,9 +149,8 @@ class WholeAnswer:
         owner = self._owner
         dialect = owner.dialect
         rest = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
-        if self._head.status < 300 and not self._started and rest.startswith(_ERROR):
-            error = dialect.read_event(b"data: " + rest).error
-            self._head = self._head if error is None else self._head._replace(status=error.status, notes=None)
+        if not self._started:
+            self._head = as_its_body_says(self._head, rest, dialect)
         status = self._head.status
         end = rest if self._ends is None else self._ends.tail
         failure = flaw(

@@ -20,6 +20,8 @@ ENDING_S = 5.0
 _JSON: Final = (b"json",)
 _PLAIN: Final = (b"", b"identity")
 _NO_HEAD: Final = AnswerHead(0, (), None)
+_ERROR: Final = (b'{"error"', b'{"type":"error"', b'{"type": "error"')
+"""How a whole answer begins that is an error, by dialect."""
 
 
 class AnswerEnds:
@@ -70,6 +72,13 @@ def is_stream(head: AnswerHead) -> bool:
 def is_usable(head: AnswerHead, dialect: Dialect) -> bool:
     """Whether a whole answer or an error follows: no redirect (never followed) and nothing of another kind, such as a page of HTML."""
     return head.status >= 400 or (head.status < 300 and _is_kind(head, dialect.answer_kinds))
+
+
+def as_its_body_says(head: AnswerHead, body: bytes, dialect: Dialect) -> AnswerHead:
+    """Return the head of a whole answer with the status of the error that it is: routers answer 200 once they have asked their own engine."""
+    is_error = head.status < 300 and body.startswith(_ERROR)
+    error = dialect.read_event(b"data: " + body).error if is_error else None
+    return head if error is None else head._replace(status=error.status, notes=None)
 
 
 def flaw(
@@ -175,9 +184,10 @@ class AnswerJudge:
             self._end_whole(self._ends.tail, delimited=delimited)
 
     def _end_whole(self, body: bytes, *, delimited: bool) -> None:
-        failure = flaw(
-            self._head, body, self._dialect, delimited=delimited, is_all=self._size <= MOST_KEPT_BYTES
-        )
+        is_all = self._size <= MOST_KEPT_BYTES
+        if is_all:
+            self._head = as_its_body_says(self._head, body, self._dialect)
+        failure = flaw(self._head, body, self._dialect, delimited=delimited, is_all=is_all)
         if failure is None and self._head.status >= 300:
             failure, self.said = verdict(self._head, body)
             self.complaint = EngineError(self._head.status, body)

@@ -12,7 +12,7 @@ from http1.client.engine import Receiver, engine, run, saying, sized, until
 from millgate.core.words import FailureKind, Sent
 from millgate.http1.client.connecting import Connecting
 from millgate.http1.client.connection import UpstreamCall, UpstreamConnection
-from millgate.http1.client.contract import AnswerHead
+from millgate.http1.client.contract import AnswerHead, UpstreamSettings
 from millgate.http1.client.pool import UpstreamPool
 from millgate.sockets import addresses
 
@@ -238,5 +238,22 @@ def test_a_connection_that_is_made_after_its_time_is_told_as_failed() -> None:
         made.connecting.expire()
         await until(lambda: made.failures)
         assert made.failures == ["no answer in time"]
+
+    run(body())
+
+
+def test_a_standstill_of_this_process_is_not_the_time_of_a_connection() -> None:
+    """A gate that was stopped and goes on failed every connection that it was making, though its engine had taken it at once."""
+
+    async def body() -> None:
+        receiver = Receiver()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            pool = UpstreamPool(*listening.getsockname(), settings=UpstreamSettings(connect_s=0.1))
+            pool.request(b"GET", b"/", [], b"", receiver)
+            pool._forgive(60.0)
+            pool._check_connecting(asyncio.get_running_loop().time() + 60.0)
+            await until(lambda: pool.open and not pool._connecting)
+            assert not receiver.over
+            pool.close()
 
     run(body())

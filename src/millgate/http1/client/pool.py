@@ -258,6 +258,8 @@ class UpstreamPool(ConnectionShelf):
         """Do not count time as an engine's silence in which this process did not listen."""
         for connection in self._connections:
             connection.stamp += lost_s
+        for connecting, _connection in self._connecting.values():
+            connecting.by += lost_s
 
     def _check_connecting(self, now: float) -> None:
         for call, (connecting, connection) in tuple(self._connecting.items()):

@@ -22,12 +22,13 @@ Tenants are known apart up to a bound, the others together (INV-5). Replicas of 
 each spends its share.
 """
 
+from math import sqrt
 from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
 from millgate.core.governor.quota_lines import Behind, QuotaLines
 from millgate.core.governor.tenant_streams import Held, OwnStreams, TenantStreams
-from millgate.core.measure import WINDOW_S, Window
+from millgate.core.measure import UPPER_Z, WINDOW_S, Window
 from millgate.core.quotas.ledger import Demand, Ledger, Who
 from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS, Settings, TenantSettings
 from millgate.core.snapshot import TenantSnapshot
@@ -179,6 +180,7 @@ class Shortfall(NamedTuple):
     """Why a tenant may not have this now: the reason with its numbers, and when it may (infinite: never).
 
     `behind` is the line in which it stands, where other clients were told to come before it. One that is due is held for `hold_s`.
+    A stream of its tenant ends every `each_s`.
     """
 
     reason: Reason
@@ -187,11 +189,17 @@ class Shortfall(NamedTuple):
     wait_s: float
     behind: Behind | None = None
     hold_s: float = 0.0
+    each_s: float = 0.0
 
     @property
     def ahead_s(self) -> float:
         """When it may, behind all that were told before it."""
         return self.wait_s if self.behind is None else max(self.wait_s, self.behind.wait_s)
+
+    @property
+    def surely_s(self) -> float:
+        """When it may, nine times in ten: its tenant's streams end as by chance (Poisson), or several at once."""
+        return self.ahead_s + UPPER_Z * sqrt(self.ahead_s * self.each_s)
 
 
 class Allowances:
@@ -267,7 +275,15 @@ class Allowances:
         if behind is None and wait_s <= 0.0:
             return None
         hold_s = self._hold_s(own, request, now)
-        return Shortfall(Reason.TENANT_LIMIT, own.running + own.elsewhere, own.cap, wait_s, behind, hold_s)
+        return Shortfall(
+            Reason.TENANT_LIMIT,
+            own.running + own.elsewhere,
+            own.cap,
+            wait_s,
+            behind,
+            hold_s,
+            1.0 / own.rate_per_s,
+        )
 
     def _hold_s(self, own: OwnStreams, request: Request, now: float) -> float:
         """Return for how long it is held for a stream: until its promise counts as kept no more, if it is back when told; else 0."""

@@ -254,9 +254,8 @@ def _tokens_of(request: Request, ahead: int, reader: Engine) -> float:
 
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S: Final = 45.0
-# A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
-# costs an idle stream. A little is the share that a client cannot tell (`KEPT_SHARE`) of what it may be queued, so that a request
-# is always queued when permits come sooner than foreseen.
+# A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late costs an idle stream. A
+# little is the share that a client cannot tell (`KEPT_SHARE`) of what it may be queued, so that it is queued when permits come sooner.
 # Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
 # for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
 # coming shows that they come: after a burst no request fills the time.
@@ -432,11 +431,14 @@ def refusal(
 
 
 def short_refusal(totals: Totals, request: Request, short: Shortfall, now: float) -> Yield:
-    """Return the decision to refuse this attempt for what its tenant lacks; of streams a return is of use while it is in time."""
+    """Return the decision to refuse this attempt for what its tenant lacks; a return for streams is of use in time alone."""
     decision = refusal(totals, request, short.reason, now, short.value, short.bound, short.wait_s)
     decision = _in_line(totals, decision, short.behind)
-    latest_s = inf if short.reason is not Reason.TENANT_LIMIT else _latest_permit_s(request, now)
-    return decision._replace(retry=decision.retry and decision.retry_after_s <= shortest_kept_s(latest_s))
+    if short.reason is not Reason.TENANT_LIMIT or not decision.retry:
+        return decision
+    hint_s = max(decision.retry_after_s, min(LONGEST_HINT_S, shortest_kept_s(short.surely_s)))
+    in_time = hint_s <= shortest_kept_s(_latest_permit_s(request, now))
+    return decision._replace(retry=in_time, retry_after_s=hint_s)
 
 
 def _in_line(totals: Totals, decision: Yield, behind: Behind | None) -> Yield:
@@ -494,7 +496,5 @@ def _begins_anew_at(request: Request, hint_s: float, now: float) -> bool:
     left_s = shortest_kept_s(request.lane_deadline - now)
     if hint_s <= left_s or not request.route.up:
         return False
-    for engine in request.route.up:
-        if engine.provider is None or not left_s < engine.provider.wait_s(request.sizes(), now) < inf:
-            return False
-    return True
+    accounts = [engine.provider for engine in request.route.up]
+    return all(each is not None and left_s < each.wait_s(request.sizes(), now) < inf for each in accounts)

@@ -141,6 +141,7 @@ class Stand:
                 self.withdrawn += wish.marks
             else:
                 assert isinstance(wish, Close)
+                said += [read_reply(line) for line in wish.words.splitlines()]
                 self.closed = True
         self.replies += said
         return said

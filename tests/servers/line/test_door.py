@@ -3,6 +3,7 @@
 import asyncio
 import json
 import ssl
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -360,11 +361,33 @@ def test_a_drain_lets_running_jobs_end_and_closes_the_rest() -> None:
             busy.send(line_upload())
             await until(lambda: engine.running == 1)
             drain = asyncio.create_task(stand.gateway.drain())
-            assert await idle.until_closed() == []
+            assert [each.status for each in await idle.until_closed()] == [Status.YIELD]
             engine.go.set()
             said = await busy.until_closed()
-            assert said[-1].status is Status.DONE
+            assert [each.status for each in said[-2:]] == [Status.DONE, Status.YIELD]
             await drain
+
+    run(body())
+
+
+def test_peers_that_a_drain_refuses_do_not_prolong_it() -> None:
+    """Clients come back each second, and a connection that was refused stays for one: drains lasted their whole grace."""
+
+    async def body() -> None:
+        engine = Gate()
+        async with line_standing(engine, limits=LineLimits(linger_s=60.0)) as stand:
+            stand.gateway.settings = replace(stand.gateway.settings, drain_grace_s=60.0)
+            busy = await stand.peer()
+            busy.send(line_upload())
+            await until(lambda: engine.running == 1)
+            drain = asyncio.create_task(stand.gateway.drain())
+            await until(lambda: stand.gateway.draining)
+            refused = await stand.peer()
+            assert (await refused.reply()).job == "J_?"
+            engine.go.set()
+            await busy.until_closed()
+            busy.leave()
+            await asyncio.wait_for(drain, 20)
 
     run(body())
 

@@ -82,6 +82,7 @@ class LineConnection:
         self._paused = False
         self._turn_due = False
         self._closing = False
+        self._last_words = b""
         self.watched_at = math.inf
         """When the door will look at `due` next; the door's own note."""
 
@@ -166,10 +167,12 @@ class LineConnection:
 
     @property
     def busy(self) -> bool:
-        """Whether a job waits or works, or what was said is still on its way."""
+        """Whether a job waits or works, or what was said is still on its way; one that was refused had no job."""
+        if self._session is None:
+            return False
         lingers = self._parted_at is not None and not self._stream.is_closing()
         unsent = bool(self._outbox) or self._stream.get_write_buffer_size() > 0
-        return unsent or lingers or (self._session is not None and self._session.busy)
+        return unsent or lingers or self._session.busy
 
     def due(self) -> float:
         """Return when `tick` has something to do at the latest."""
@@ -264,7 +267,7 @@ class LineConnection:
             elif isinstance(wish, Withdraw):
                 self._hall.withdraw(wish)
             else:
-                self._close()
+                self._close(wish.words)
 
     def _pour(self) -> None:
         while self._outbox and self._stalled_at is None and not self._stream.is_closing():
@@ -278,8 +281,8 @@ class LineConnection:
         if self._closing and not self._outbox:
             self._part()
 
-    def _close(self) -> None:
-        self._closing = True
+    def _close(self, words: bytes = b"") -> None:
+        self._closing, self._last_words = True, words
         if not self._outbox:
             self._part()
 
@@ -287,6 +290,7 @@ class LineConnection:
         """Half-close, where it is not TLS, and drop what still comes: a reset would destroy what the peer has not read."""
         if self._parted_at is not None or self._stream.is_closing():
             return
+        self._stream.write(self._last_words)
         if self._stream.can_write_eof():
             self._stream.write_eof()
         if self._paused:

@@ -120,7 +120,9 @@ class Withdraw(NamedTuple):
 
 
 class Close(NamedTuple):
-    """SendBytes what was to be sent, then close."""
+    """SendBytes what was to be sent, these `words` last of all, then close."""
+
+    words: bytes = b""
 
 
 Wish = SendBytes | SendAll | Ask | Drop | Withdraw | Close

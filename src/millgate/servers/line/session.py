@@ -285,10 +285,10 @@ class Session:
 
     def _drained(self) -> Iterator[Wish]:
         if self._draining and not self.busy:
-            if self._jobs.named:
-                yield SendBytes(replies.yielded(To(), self._core(), FULL_HINT_S))  # on another connection
+            # On another connection; a job that the peer has begun meanwhile has not run either.
+            away = replies.yielded(To(), self._core(), FULL_HINT_S)
             yield from self.leave()
-            yield Close()
+            yield Close(away)
 
     def _core(self) -> list[Receipt]:
         """Return the gate's numbers; a stranger gets none."""

@@ -3,6 +3,8 @@
 openai.OpenAI(http_client=millgate.client.for_httpx.client())
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -19,6 +21,8 @@ from millgate.client.over_httpx import (
 from millgate.client.session import HostSettings
 
 _USUAL: Final = usual(httpx)
+_USUAL_INNER: Final = partial(httpx.HTTPTransport, limits=_USUAL["limits"])
+_USUAL_ASYNC_INNER: Final = partial(httpx.AsyncHTTPTransport, limits=_USUAL["limits"])
 
 
 class _Stream(WatchedStream, httpx.SyncByteStream):
@@ -36,18 +40,24 @@ class GateTransport(GateCalls, httpx.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
     def __init__(
-        self, inner: httpx.BaseTransport | None = None, settings: HostSettings | None = None
+        self,
+        inner: httpx.BaseTransport | None = None,
+        settings: HostSettings | None = None,
+        usual_inner: Callable[[], httpx.BaseTransport] = _USUAL_INNER,
     ) -> None:
-        super().__init__(inner or httpx.HTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
+        super().__init__(inner, usual_inner, _FAMILY, settings)
 
 
 class AsyncGateTransport(AsyncGateCalls, httpx.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
-        self, inner: httpx.AsyncBaseTransport | None = None, settings: HostSettings | None = None
+        self,
+        inner: httpx.AsyncBaseTransport | None = None,
+        settings: HostSettings | None = None,
+        usual_inner: Callable[[], httpx.AsyncBaseTransport] = _USUAL_ASYNC_INNER,
     ) -> None:
-        super().__init__(inner or httpx.AsyncHTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
+        super().__init__(inner, usual_inner, _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx.Client:

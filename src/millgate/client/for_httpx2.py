@@ -3,6 +3,8 @@
 openai.OpenAI(http_client=millgate.client.for_httpx2.client())
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import httpx2
@@ -19,6 +21,8 @@ from millgate.client.over_httpx import (
 from millgate.client.session import HostSettings
 
 _USUAL: Final = usual(httpx2)
+_USUAL_INNER: Final = partial(httpx2.HTTPTransport, limits=_USUAL["limits"])
+_USUAL_ASYNC_INNER: Final = partial(httpx2.AsyncHTTPTransport, limits=_USUAL["limits"])
 
 
 class _Stream(WatchedStream, httpx2.SyncByteStream):
@@ -36,18 +40,24 @@ class Httpx2GateTransport(GateCalls, httpx2.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
     def __init__(
-        self, inner: httpx2.BaseTransport | None = None, settings: HostSettings | None = None
+        self,
+        inner: httpx2.BaseTransport | None = None,
+        settings: HostSettings | None = None,
+        usual_inner: Callable[[], httpx2.BaseTransport] = _USUAL_INNER,
     ) -> None:
-        super().__init__(inner or httpx2.HTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
+        super().__init__(inner, usual_inner, _FAMILY, settings)
 
 
 class AsyncHttpx2GateTransport(AsyncGateCalls, httpx2.AsyncBaseTransport):
     """The same for asyncio."""
 
     def __init__(
-        self, inner: httpx2.AsyncBaseTransport | None = None, settings: HostSettings | None = None
+        self,
+        inner: httpx2.AsyncBaseTransport | None = None,
+        settings: HostSettings | None = None,
+        usual_inner: Callable[[], httpx2.AsyncBaseTransport] = _USUAL_ASYNC_INNER,
     ) -> None:
-        super().__init__(inner or httpx2.AsyncHTTPTransport(limits=_USUAL["limits"]), _FAMILY, settings)
+        super().__init__(inner, usual_inner, _FAMILY, settings)
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:

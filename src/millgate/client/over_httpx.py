@@ -1,10 +1,12 @@
 """What the transports for httpx and httpx2 share: the two libraries have the same classes, each its own."""
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from millgate.client.call import Leaving
-from millgate.client.session import HostSettings
+from millgate.client.session import HostSession, HostSettings
 from millgate.client.transport import (
     SPENT_BODY,
     SPENT_HEADERS,
@@ -25,8 +27,8 @@ def dressed(ours: Any, plain: Any, more: dict[str, Any], settings: HostSettings 
     """Return a client's arguments with our transport around the plain one, or `transport`; beside it a client drops some, and asks a proxy past it."""
     proxy, inner = more.pop("proxy", None), more.pop("transport", None)
     names = more.keys() & {"verify", "cert", "trust_env", "http1", "http2", "limits"}
-    inner = inner or plain(proxy=proxy, **{name: more[name] for name in names})
-    return {**more, "transport": ours(inner, settings)}
+    usual_inner = partial(plain, proxy=proxy, **{name: more[name] for name in names})
+    return {**more, "transport": ours(inner, settings, usual_inner)}
 
 
 class HttpxFamily(NamedTuple):
@@ -83,12 +85,37 @@ class AsyncWatchedStream(_WatchedBody):
 
 
 class _GateCalls:
-    """Leads the calls of one transport of this family, sent by `inner`, to their last answers: see `millgate.client.call`."""
+    """Leads the calls of one transport of this family to their last answers: see `millgate.client.call`.
 
-    def __init__(self, inner: Any, family: HttpxFamily, settings: HostSettings | None) -> None:
-        self._inner = inner
+    They are sent by `inner`, or by what `usual_inner` makes for each process: one that was forked and used its
+    parent's connections would read answers that are another process's.
+    """
+
+    def __init__(
+        self, inner: Any, usual_inner: Callable[[], Any], family: HttpxFamily, settings: HostSettings | None
+    ) -> None:
+        self._make = usual_inner if inner is None else lambda: inner
+        self._inners = {os.getpid(): self._make()}
+        self._closings = 0
         self._family = family
+        self._unreached = (family.library.ConnectError, family.library.ConnectTimeout)
         self.sessions = HostSessions(settings)
+
+    @property
+    def _inner(self) -> Any:
+        process = os.getpid()
+        return self._inners.get(process) or self._inners.setdefault(process, self._make())
+
+    def _refuse_closed(self, closings: int) -> None:
+        """Raise for a call that the client's closing found in line; sent now, it would open connections anew."""
+        if closings != self._closings:
+            raise self._family.library.ConnectError("the client was closed while the call stood in line")
+
+    @staticmethod
+    def _heard(session: HostSession, response: Any) -> Any:
+        drains = response.headers.get("x-millgate-reason") == "draining"
+        (session.missed if drains else session.reached)()
+        return response
 
     def _made_up(self) -> Any:
         return self._family.library.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
@@ -108,13 +135,23 @@ class GateCalls(_GateCalls):
     def handle_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
         session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
-        last, leaving = carry(session, request, self._body(request), self._inner.handle_request, late)
+        send = partial(self._send, session, self._closings)
+        last, leaving = carry(session, request, self._body(request), send, late)
         response = self._made_up() if last is None else last
         response.stream = self._family.stream(response.stream, leaving)
         return response
 
+    def _send(self, session: HostSession, closings: int, request: Any) -> Any:
+        self._refuse_closed(closings)
+        try:
+            return self._heard(session, self._inner.handle_request(request))
+        except self._unreached:
+            session.missed()
+            raise
+
     def close(self) -> None:
-        """Close the wrapped transport."""
+        """Close the wrapped transport; calls that stand in line end with a ConnectError."""
+        self._closings += 1
         self._inner.close()
 
 
@@ -124,12 +161,21 @@ class AsyncGateCalls(_GateCalls):
     async def handle_async_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
         session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
-        send = self._inner.handle_async_request
+        send = partial(self._send, session, self._closings)
         last, leaving = await carry_async(session, request, self._body(request), send, late)
         response = self._made_up() if last is None else last
         response.stream = self._family.async_stream(response.stream, leaving)
         return response
 
+    async def _send(self, session: HostSession, closings: int, request: Any) -> Any:
+        self._refuse_closed(closings)
+        try:
+            return self._heard(session, await self._inner.handle_async_request(request))
+        except self._unreached:
+            session.missed()
+            raise
+
     async def aclose(self) -> None:
-        """Close the wrapped transport."""
+        """Close the wrapped transport; calls that stand in line end with a ConnectError."""
+        self._closings += 1
         await self._inner.aclose()

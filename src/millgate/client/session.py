@@ -19,6 +19,9 @@ from millgate.client.pacing import Cost, Limits, RequestPacing
 _FIRST: Final = 4.0
 _BACK_OFF: Final = 0.5
 _MOST_SAVED: Final = 1000.0
+_PROBE_S: Final = 0.5
+_RESTART_S: Final = 30.0
+"""A gate drains so long by default; a host that is away for longer is down, and calls fail as they come."""
 _LOOK_S: Final = 1.0
 """A waiting call looks this often by itself, for answers that were lost and woke no call."""
 
@@ -145,6 +148,8 @@ class HostSession:
         """Calls whose answer has no reference left, to be ended by the next call."""
         # The turn that waits at the front for the pace, and knows it.
         self._told: Turn | None = None
+        self._missed_at: float | None = None
+        self._held_until = 0.0
         self.next_order = count(1).__next__
         """Returns a call's place among all calls: older calls go first, retries too."""
 
@@ -175,6 +180,24 @@ class HostSession:
                     self.window.refused(turn.number)
             self._pump()
 
+    def missed(self) -> None:
+        """The host took no call, as while it restarts: send one each half second, or the whole line would be lost to it."""
+        with self._lock:
+            now = self._clock()
+            self._missed_at = now if self._missed_at is None else self._missed_at
+            self._hold(now)
+
+    def reached(self) -> None:
+        """The host has answered: the line goes on."""
+        if self._missed_at is not None:
+            with self._lock:
+                self._missed_at, self._held_until = None, 0.0
+                self._pump()
+
+    def _hold(self, now: float) -> None:
+        if self._missed_at is not None and now - self._missed_at < _RESTART_S:
+            self._held_until = now + _PROBE_S
+
     def began(self) -> None:
         """Count a first attempt."""
         with self._lock:
@@ -202,12 +225,13 @@ class HostSession:
         while line and (line[0].over or self.window.has_room):
             front = line[0]
             if not front.over:
-                wait_s = self._pace.wait_s(front.cost, now)
+                wait_s = max(self._held_until - now, self._pace.wait_s(front.cost, now))
                 if wait_s > 0.0:
                     if self._told is not front:
                         self._told = front
                         front.rouse()
                     return wait_s
+                self._hold(now)
                 self._pace.take(front.cost)
                 front.number = self.window.send()
                 front.sent = True

@@ -150,7 +150,9 @@ def _look_s(session: HostSession, step: StandInLine, began: float, late: type[Ex
         return look_s
     left_s = began + step.within_s - time.monotonic()
     if left_s <= 0:
-        raise late(f"no turn within {step.within_s:g} s: calls in flight or `limits` leave no room")
+        raise late(
+            f"no turn within {step.within_s:g} s: calls in flight or `limits` leave no room, or the host takes no connections"
+        )
     return min(look_s, left_s)
 
 

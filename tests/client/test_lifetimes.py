@@ -97,6 +97,15 @@ def test_a_burst_outlives_a_gate_that_restarts(library: Any) -> None:
     assert {type(each) for each in failures} == {openai.APIConnectionError}
 
 
+def test_answers_that_a_transport_of_ones_own_has_read_leave_the_line(library: Any) -> None:
+    """`MockTransport` gives such answers; beyond the window of four the next call waited for the pool timeout."""
+    module: Any = httpx if library is for_httpx else httpx2
+    mock = module.MockTransport(lambda _: module.Response(200, content=b"{}"))
+    with library.client(transport=mock, timeout=5.0) as client:
+        kept = [client.get("http://mocked.example") for _ in range(9)]
+    assert [each.status_code for each in kept] == [200] * 9
+
+
 def test_the_line_is_held_while_the_host_takes_no_calls_but_for_one_each_half_second() -> None:
     now = 0.0
     session = HostSession(HostSettings(), clock=lambda: now)

@@ -117,8 +117,16 @@ class _GateCalls:
         (session.missed if drains else session.reached)()
         return response
 
-    def _made_up(self) -> Any:
-        return self._family.library.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
+    def _watched(
+        self, last: Any, leaving: Leaving | None, stream: Callable[[Any, Leaving | None], Any]
+    ) -> Any:
+        response = last or self._family.library.Response(
+            SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY
+        )
+        if leaving is not None and response.is_closed:
+            leaving.now()  # read whole by a transport of the caller's own: no client closes it again
+        response.stream = stream(response.stream, leaving)
+        return response
 
     def _body(self, request: Any) -> bytes | None:
         """Return the body if it can be sent again, None for one that is read as it is sent."""
@@ -136,10 +144,8 @@ class GateCalls(_GateCalls):
         """Send one call and return its last answer, with a watched body."""
         session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
         send = partial(self._send, session, self._closings)
-        last, leaving = carry(session, request, self._body(request), send, late)
-        response = self._made_up() if last is None else last
-        response.stream = self._family.stream(response.stream, leaving)
-        return response
+        ending = carry(session, request, self._body(request), send, late)
+        return self._watched(*ending, self._family.stream)
 
     def _send(self, session: HostSession, closings: int, request: Any) -> Any:
         self._refuse_closed(closings)
@@ -162,10 +168,8 @@ class AsyncGateCalls(_GateCalls):
         """Send one call and return its last answer, with a watched body."""
         session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
         send = partial(self._send, session, self._closings)
-        last, leaving = await carry_async(session, request, self._body(request), send, late)
-        response = self._made_up() if last is None else last
-        response.stream = self._family.async_stream(response.stream, leaving)
-        return response
+        ending = await carry_async(session, request, self._body(request), send, late)
+        return self._watched(*ending, self._family.async_stream)
 
     async def _send(self, session: HostSession, closings: int, request: Any) -> Any:
         self._refuse_closed(closings)

@@ -130,9 +130,15 @@ def test_the_line_is_held_while_the_host_takes_no_calls_but_for_one_each_half_se
 def test_a_host_that_is_away_for_longer_than_a_restart_holds_no_call() -> None:
     now = 0.0
     session = HostSession(HostSettings(), clock=lambda: now)
-    turns = [Turn(order, Cost(), lambda: None) for order in range(4)]
+    first, *turns = [Turn(order, Cost(), lambda: None) for order in range(4)]
     session.missed()
-    now = 31.0
+    now = 9.0
+    session.missed(drains=True)
+    now = 18.0
+    session.missed()
+    session.enter(first)
+    assert not first.sent, "it was there 9 s ago"
+    now = 20.0
     session.missed()
     for turn in turns:
         session.enter(turn)

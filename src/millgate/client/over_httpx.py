@@ -113,8 +113,10 @@ class _GateCalls:
 
     @staticmethod
     def _heard(session: HostSession, response: Any) -> Any:
-        drains = response.headers.get("x-millgate-reason") == "draining"
-        (session.missed if drains else session.reached)()
+        if response.headers.get("x-millgate-reason") == "draining":
+            session.missed(drains=True)
+        else:
+            session.reached()
         return response
 
     def _watched(

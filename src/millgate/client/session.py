@@ -20,8 +20,8 @@ _FIRST: Final = 4.0
 _BACK_OFF: Final = 0.5
 _MOST_SAVED: Final = 1000.0
 _PROBE_S: Final = 0.5
-_RESTART_S: Final = 30.0
-"""A gate drains so long by default; a host that is away for longer is down, and calls fail as they come."""
+_RESTART_S: Final = 10.0
+"""A gate is there again so soon after it drained, or was killed; a host that is away for longer is down, and calls fail as they come."""
 _LOOK_S: Final = 1.0
 """A waiting call looks this often by itself, for answers that were lost and woke no call."""
 
@@ -180,11 +180,11 @@ class HostSession:
                     self.window.refused(turn.number)
             self._pump()
 
-    def missed(self) -> None:
-        """The host took no call, as while it restarts: send one each half second, or the whole line would be lost to it."""
+    def missed(self, *, drains: bool = False) -> None:
+        """The host took no call, as while it `drains` and restarts: send one each half second, or the whole line would be lost to it."""
         with self._lock:
             now = self._clock()
-            self._missed_at = now if self._missed_at is None else self._missed_at
+            self._missed_at = now if drains or self._missed_at is None else self._missed_at
             self._hold(now)
 
     def reached(self) -> None:

@@ -64,3 +64,13 @@ def test_who_was_asked_back_without_a_place_is_found_and_counts_in_no_line() -> 
     assert found is not None
     assert (found.due_at, found.told_at, found.is_due(9.0)) == (None, 9.0, False)
     assert [found.is_agreed(now) for now in (7.9, 8.0, 9.0)] == [False, True, True]
+
+
+def test_retries_that_a_restarted_gate_does_not_know_are_served_while_streams_are_free() -> None:
+    """Eighty of a hundred were refused for good before an idle engine: what had earned them was forgotten with the gate before."""
+    gate = _gate(streams=64)
+    answers = [_ask(gate, number, number / 100.0, retry_count=1) for number in range(100)]
+    assert [isinstance(each, Admit) for each in answers[:64]] == [True] * 64
+    assert {each.reason for each in answers[64:]} == {Reason.RETRY_BUDGET}, (
+        "the engine is full: a storm waits for no queue"
+    )

@@ -418,5 +418,5 @@ def _who(request: Request) -> Who:
 
 
 def _goes_at_once(request: Request) -> bool:
-    """Return whether it was refused before and finds a free stream that none waits for: then its return adds to no overload."""
-    return request.recognised and not request.route.pool.queued_count and request.route.free() > 0
+    """Return whether it finds a free stream that none waits for: then its coming adds to no overload."""
+    return not request.route.pool.queued_count and request.route.free() > 0

@@ -436,9 +436,9 @@ def short_refusal(totals: Totals, request: Request, short: Shortfall, now: float
     decision = _in_line(totals, decision, short.behind)
     if short.reason is not Reason.TENANT_LIMIT or not decision.retry:
         return decision
-    hint_s = max(decision.retry_after_s, min(LONGEST_HINT_S, shortest_kept_s(short.surely_s)))
-    in_time = hint_s <= shortest_kept_s(_latest_permit_s(request, now))
-    return decision._replace(retry=in_time, retry_after_s=hint_s)
+    hint_s, latest_s = decision.retry_after_s, shortest_kept_s(_latest_permit_s(request, now))
+    aimed_s = min(LONGEST_HINT_S, latest_s, shortest_kept_s(short.surely_s))
+    return decision._replace(retry=hint_s <= latest_s, retry_after_s=max(hint_s, aimed_s))
 
 
 def _in_line(totals: Totals, decision: Yield, behind: Behind | None) -> Yield:

@@ -7,26 +7,36 @@ from typing import Any
 
 import pytest
 
-from core.governor.asking import ask, gate_of
+from core.governor.asking import ask
 from core.world import steady_prior
 from millgate.cluster.contract import StoreUnavailableError
 from millgate.cluster.leases import FailurePolicy, Leased, LeaseRenewer, LeaseSettings, Shared
 from millgate.cluster.ledger import MemoryStore
-from millgate.core.decisions import Admit, Yield
+from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Finished, FirstToken, LeaseGranted, Released
 from millgate.core.governor.tenant_streams import MOST_LEASED
 from millgate.core.settings import EngineSettings, LaneSettings, Settings, TenantSettings
 from millgate.core.words import Reason
 from millgate.gateway.cluster import holdings_of, lease_of, lines_of
+from millgate.wiring.governor import build_governor
 
 _RENEWAL_S = 0.25
+
+
+def _settings(tenants: tuple[TenantSettings, ...]) -> Settings:
+    """One engine for the usual model, and one for the model `busy`."""
+    lane, prior = LaneSettings("lane", ttft_slo_s=3_600.0, deadline_s=3_600.0), steady_prior(2.0)
+    busy = EngineSettings("busy", 64, prior=prior, models=("busy",))
+    return Settings(
+        (lane,), (EngineSettings("engine", 64, prior=prior, models=("usual",)), busy), tenants=tenants
+    )
 
 
 class _Replica:
     """One core with its renewer; `running` are its attempts by the time of their admission."""
 
     def __init__(self, world: "_World", name: str, settings: LeaseSettings) -> None:
-        self.world, self.core = world, gate_of(streams=64, tenants=world.tenants)
+        self.world, self.core = world, build_governor(_settings(world.tenants), 0.0)
         self.running: dict[int, float] = {}
         self.core.handle(LeaseGranted(inf), 0.0)
         self.renewer = LeaseRenewer(
@@ -43,7 +53,7 @@ class _Replica:
 
     def ask(self, **fields: Any) -> Any:
         self.world.asked += 1
-        decided = ask(self.core, self.world.asked, self.world.now, **fields)
+        decided = ask(self.core, self.world.asked, self.world.now, **{"model": "usual", **fields})
         self._note((decided,))
         return decided
 
@@ -216,13 +226,24 @@ class _Gone:
 
 
 def _retry(replica: _Replica) -> bool:
-    return isinstance(replica.ask(retry_count=1), Admit)
+    """Have a retry come for the full engine; return whether the budget lets it wait there."""
+    return isinstance(replica.ask(retry_count=1, model="busy"), Queue)
+
+
+def _with_a_full_engine(replicas: int) -> _World:
+    world = _World(replicas)
+    world.passes(1.0)
+    for replica in world.replicas:
+        for _ in range(64):
+            replica.ask(model="busy")
+        replica.running.clear()
+    world.passes(1.0)
+    return world
 
 
 def test_four_replicas_let_as_many_retries_pass_as_one() -> None:
     def passed(replicas: int) -> int:
-        world, count = _World(replicas), 0
-        world.passes(1.0)
+        world, count = _with_a_full_engine(replicas), 0
         for turn in range(400):
             world.replicas[turn % replicas].ask()
             count += sum([_retry(replica) for replica in world.replicas], 0)
@@ -237,8 +258,7 @@ def test_four_replicas_let_as_many_retries_pass_as_one() -> None:
 
 
 def test_retries_pass_where_they_come_although_others_earn_them() -> None:
-    world, count = _World(4), 0
-    world.passes(1.0)
+    world, count = _with_a_full_engine(4), 0
     for _ in range(200):
         world.replicas[0].ask()
         count += _retry(world.replicas[1])

@@ -201,7 +201,7 @@ def test_what_a_stranger_may_not_be_told_is_found() -> None:
 def test_what_grows_is_found() -> None:
     steady = Course(start=20, warm=60, end=62, quiet=24, slope_per_minute=0)
     assert list(growth(steady, steady, 5)) == []
-    (finding,) = growth(steady._replace(end=80), steady, 5)
+    (finding,) = growth(steady._replace(quiet=80), steady, 5)
     assert finding.startswith("memory has grown from 60.0 to 80.0 MB")
     (finding,) = growth(steady, steady._replace(quiet=26), 5)
     assert finding == "26 descriptors when all was quiet, 25 at most"

@@ -266,6 +266,13 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
                 "told to come back in 3.0 s, when its quota has enough for them and for it"
             ),
         ),
+        (
+            Yield(1, Reason.TENANT_LIMIT, 3.0, retry=True, value=5, bound=5, promised=2.0),
+            (
+                "refused tenant_limit: 5 of its tenant's 5 streams are in; told to come back in 3.0 s, "
+                "when streams have ended for 2 that were told to come before it, and for it"
+            ),
+        ),
         (Cancel(1, Reason.DRAINING, 1.0), "cancelled draining; told to come back in 1.0 s"),
         (
             Admit(1, (Leg("gpu-0", 1, 1300, 1000),), 0.0, 0.5, 20.0, would=Reason.SATURATED),

@@ -209,9 +209,11 @@ def _back(decision: Admit, at: float) -> str:
 def _hint(decision: Yield) -> str:
     if not decision.retry:
         return "coming back would be useless"
-    if decision.promised:
-        return f"told to come back in {seconds(decision.retry_after_s)}, when its quota has enough for them and for it"
     line = ", when its appointment is due" if decision.reason in OVERLOAD_REASONS else ""
+    if decision.promised and decision.reason is Reason.TENANT_LIMIT:
+        line = f", when streams have ended for {decision.promised:,.0f} that were told to come before it, and for it"
+    elif decision.promised:
+        line = ", when its quota has enough for them and for it"
     return f"told to come back in {seconds(decision.retry_after_s)}{line}"
 
 

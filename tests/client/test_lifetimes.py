@@ -89,11 +89,12 @@ def test_a_burst_outlives_a_gate_that_restarts(library: Any) -> None:
         ) as client:
             calls = [asyncio.create_task(client.post("/", cast_to=object)) for _ in range(30)]
             await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0.4)  # so long nothing listens: calls that ran into it would all have failed
             with engine:
                 return await asyncio.gather(*calls, return_exceptions=True)
 
     failures = [each for each in asyncio.run(body()) if isinstance(each, BaseException)]
-    assert 1 <= len(failures) <= 6
+    assert 1 <= len(failures) <= 15
     assert {type(each) for each in failures} == {openai.APIConnectionError}
 
 

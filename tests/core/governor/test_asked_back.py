@@ -67,7 +67,7 @@ def test_who_was_asked_back_without_a_place_is_found_and_counts_in_no_line() -> 
 
 
 def test_retries_that_a_restarted_gate_does_not_know_are_served_while_streams_are_free() -> None:
-    """Eighty of a hundred were refused for good before an idle engine: what had earned them was forgotten with the gate before."""
+    """Most were refused for good before an idle engine: what had earned them was forgotten with the gate before."""
     gate = _gate(streams=64)
     answers = [_ask(gate, number, number / 100.0, retry_count=1) for number in range(100)]
     assert [isinstance(each, Admit) for each in answers[:64]] == [True] * 64

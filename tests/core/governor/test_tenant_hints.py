@@ -24,13 +24,13 @@ def _gate(cap: int = CAP, **lane: Any) -> Governor:
     )
 
 
-def _due(gate: Governor) -> tuple[Yield, float]:
-    """Fill the one stream of ann's at 0, and have client 2 refused; return that, and when it is to be back."""
+def _due(gate: Governor) -> float:
+    """Fill the one stream of ann's at 0, and have client 2 refused; return when it is to be back."""
     assert isinstance(ask(gate, 1, tenant="ann"), Admit)
     refused = _back(gate, 2, 0.0)
     assert isinstance(refused, Yield)
     assert refused.reason is Reason.TENANT_LIMIT
-    return refused, refused.retry_after_s
+    return refused.retry_after_s
 
 
 def _back(gate: Governor, attempt: int, now: float) -> Any:
@@ -79,9 +79,9 @@ def test_a_line_is_no_longer_than_what_is_in_time_and_is_forgotten_when_its_time
 
 
 def test_a_client_that_is_due_is_held_until_a_stream_of_its_tenant_ends() -> None:
-    """Newcomers took each stream that ended, and those who were back when told were told again: up to a dozen times."""
+    """Newcomers took each stream that ended, and clients that were back when told were refused again: up to a dozen times."""
     gate = _gate(cap=1)
-    _, hint_s = _due(gate)
+    hint_s = _due(gate)
     held = _back(gate, 3, hint_s)
     assert isinstance(held, Queue)
     assert isinstance(ask(gate, 4, hint_s + 0.1, tenant="ann"), Yield), "a newcomer of its tenant"
@@ -94,7 +94,7 @@ def test_a_client_that_is_due_is_held_until_a_stream_of_its_tenant_ends() -> Non
 
 def test_one_that_was_held_in_vain_keeps_its_turn() -> None:
     gate = _gate(cap=1)
-    _, hint_s = _due(gate)
+    hint_s = _due(gate)
     others = [ask(gate, 10 + number, 0.1, tenant="ann") for number in range(4)]
     assert isinstance(_back(gate, 3, hint_s), Queue)
     gate.handle(Tick(), hint_s + 0.9)
@@ -107,7 +107,7 @@ def test_one_that_was_held_in_vain_keeps_its_turn() -> None:
 
 def test_one_that_is_held_and_leaves_is_not_waited_for() -> None:
     gate = _gate(cap=1)
-    _, hint_s = _due(gate)
+    hint_s = _due(gate)
     assert isinstance(_back(gate, 3, hint_s), Queue)
     gate.handle(ClientGone(3), hint_s + 0.1)
     _ends(gate, 1, hint_s + 0.2)
@@ -117,13 +117,13 @@ def test_one_that_is_held_and_leaves_is_not_waited_for() -> None:
 @pytest.mark.parametrize("lane", [{"hold_due_s": 0.0}, {"max_overtakes": 3, "order": "short_first"}])
 def test_a_lane_that_holds_none_or_lets_none_pass_refuses_one_that_is_due(lane: dict[str, Any]) -> None:
     gate = _gate(cap=1, **lane)
-    _, hint_s = _due(gate)
+    hint_s = _due(gate)
     assert isinstance(_back(gate, 3, hint_s), Yield)
     assert isinstance(ask(gate, 5, hint_s + 0.1, tenant="bob"), Admit)
 
 
 def test_with_newcomers_all_the_time_those_who_are_back_when_told_are_let_in() -> None:
-    """Four a second before two streams of 2 s: eight times as many as the tenant may have."""
+    """Four requests a second come for two streams of 2 s: four times as many as the tenant may have."""
     world = World(_gate(cap=2))
     clients = [Client(number, SERVICE_S, tenant="ann", body=number) for number in range(80)]
     for client in clients:

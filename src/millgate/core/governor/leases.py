@@ -122,10 +122,8 @@ def _of_tenants(knowledge: Knowledge, now: float) -> Iterator[SharedNumber]:
     """Yield what each tenant with a cap has here; no gauge tells tenants apart, so that it stays out as long as an answer may last."""
     granted = knowledge.lease.granted
     replicas = 1 if granted is None else granted.replicas
-    uses, engines = (
-        knowledge.allowances.streams.uses(now, replicas, knowledge.allowances.lines),
-        knowledge.engines.by_name.values(),
-    )
+    uses = knowledge.allowances.streams.uses(now, replicas, knowledge.allowances.lines)
+    engines = knowledge.engines.by_name.values()
     longest_s = (
         max([_lingers_s(engine, now, prompts=False) for engine in engines], default=0.0) if uses else 0.0
     )

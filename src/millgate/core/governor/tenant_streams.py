@@ -186,12 +186,7 @@ class TenantStreams:
 
 
 def _use(name: str, own: OwnStreams, promised: int, now: float) -> StreamsUse:
-    cap, inside, most = own.cap or 0, own.running, int(own.wanted(now))
-    floor = max(1, most) if inside or most else 0
-    return StreamsUse(
-        name,
-        cap,
-        inside,
-        max(inside, min(cap, inside + max(promised + own.inside - inside, most))),
-        min(cap, floor),
-    )
+    cap, running, most = own.cap or 0, own.running, int(own.wanted(now))
+    wanted = max(running, min(cap, running + max(promised + own.held, most)))
+    floor = max(1, most) if running or most else 0
+    return StreamsUse(name, cap, running, wanted, min(cap, floor))

@@ -12,7 +12,7 @@ refund raises those since its reservation: the next refund is judged by the hist
 
 from bisect import bisect_left
 from math import inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
@@ -27,30 +27,25 @@ _SLACK = 1e-9
 _SHARE_COMES_S = 1.0
 
 
-class Supply:
+class Supply(Protocol):
     """What requests take from: what is there now, and how fast more comes."""
 
     rate_per_s: float
 
     def level(self, now: float) -> float:
         """Return what is there now."""
-        raise NotImplementedError
 
     def wait_s(self, amount: float, now: float) -> float:
         """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
-        raise NotImplementedError
 
     def too_large(self, amount: float) -> bool:
         """Return whether this amount can never be there."""
-        raise NotImplementedError
 
     def full_for_s(self, now: float) -> float:
         """Return for how long it has lost what it was given; 0 where it does not."""
-        raise NotImplementedError
 
     def wants(self, amount: float, until: float, now: float) -> None:
         """Note that a client short of this amount is to be back by then."""
-        raise NotImplementedError
 
 
 class Bucket(Supply):

@@ -226,10 +226,10 @@ def compile_in_place() -> None:
     modules = mypycify(sources, opt_level="2", debug_level="0", separate=groups, target_dir=str(work))
     work.mkdir(parents=True, exist_ok=True)
     (work / "cold.h").write_text(COLD)
-    for module in modules:
-        # Nobody outside a library calls its functions by name, so within it they are called directly and inlined.
-        module.extra_compile_args += ["-fvisibility=hidden", "-fno-semantic-interposition"]
-        module.extra_compile_args += ["-include", str(work / "cold.h")]
+    # Within a library functions are called directly and inlined: no other one calls them by name.
+    flags = ["-fvisibility=hidden", "-fno-semantic-interposition", "-include", str(work / "cold.h")]
+    for module in modules:  # they share one list
+        module.extra_compile_args = [*module.extra_compile_args, *flags]
     # Not `setup()`: it would read pyproject.toml, which another backend's needs have shaped.
     command = build_ext(Distribution({"ext_modules": modules, "package_dir": {"": "src"}}))
     command.build_lib, command.build_temp, command.parallel = str(SOURCES), str(work), 2

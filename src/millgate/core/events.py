@@ -150,10 +150,12 @@ class Released(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """Output tokens that an attempt has produced so far."""
+    """Output tokens that an attempt has produced so far, and what its engine has said of its prompt, if it has."""
 
     attempt: int
     output_tokens: int
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 class EngineProgress(NamedTuple):

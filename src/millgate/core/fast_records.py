@@ -156,8 +156,9 @@ def make_ended(
     prompt_tokens: int,
     output_tokens: int,
     cause: Cause,
+    cached_tokens: int | None = None,
 ) -> Ended:
-    """Return an `Ended` whose cached tokens are not known."""
+    """Return an `Ended`."""
     return _new(
         _ENDED,
         (
@@ -171,7 +172,7 @@ def make_ended(
             prompt_tokens,
             output_tokens,
             cause,
-            None,
+            cached_tokens,
         ),
     )
 

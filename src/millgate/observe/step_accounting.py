@@ -244,7 +244,7 @@ class StepAccounting(StepObserver):
 
     def _hear(self, event: EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""
-        for attempt, tokens in event.streams:
+        for attempt, tokens, _, _ in event.streams:
             heard = self._heard.get(attempt)
             if heard is not None and tokens > heard[1]:
                 self._traffic.decoded(event.engine, now, now - heard[0], tokens - heard[1])

@@ -4,8 +4,8 @@ import pytest
 
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
-from millgate.core.decisions import Admit, Decision, Queue, Yield
-from millgate.core.events import Failed, Finished, Released, Tick
+from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
+from millgate.core.events import ClientGone, EngineProgress, Failed, Finished, Growth, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import (
     AccountSettings,
@@ -123,3 +123,26 @@ def test_a_line_before_an_account_that_is_out_is_that_of_the_others() -> None:
 
     assert isinstance(first, Admit)
     assert waits[-1] == pytest.approx(len(waits) / 0.98, rel=0.1)
+
+
+def test_a_long_context_that_came_from_the_cache_is_not_charged_whole_where_its_user_stops_the_answer() -> (
+    None
+):
+    """Each press of Escape in an agent took 150,000 tokens from a limit that does not count what is cached."""
+    uncached = QuotaLimit(QuotaKind.ITPM, 200_000.0, count_cached=False)
+    engine = EngineSettings("account", 100, prior=steady_prior(2.0), account=AccountSettings((uncached,)))
+    gate = gate_of(engine=engine, quotas=(QuotaRule("team", uncached),))
+    asked = {"prompt_bytes": 600_000, "stream": True}
+    first = ask(gate, 1, 0.0, **asked)
+    gate.handle(EngineProgress("account", (Growth(1, 0, 150_000, 149_000),)), 0.5)
+    (ended,) = gate.handle(ClientGone(1), 1.0)
+    gate.handle(Released(1), 1.0)
+    snapshot = gate.snapshot(1.0)
+    account = snapshot.engines[0].account
+
+    assert isinstance(first, Admit)
+    assert isinstance(ended, Ended)
+    assert (ended.prompt_tokens, ended.cached_tokens, ended.output_tokens) == (150_000, 149_000, 0)
+    assert account is not None
+    assert account.left_share > 0.0
+    assert snapshot.quotas[0].left_share == pytest.approx(1.0, abs=0.01)

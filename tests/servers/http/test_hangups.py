@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from gateway.harness import ROLE, Asked, chat, event, run, standing, until
-from millgate.core.words import Stage
+from millgate.core.decisions import Decision, Ended
+from millgate.core.events import Event
+from millgate.core.words import Outcome, Stage
 
 
 async def wait_for_ever(asked: Asked) -> None:
@@ -77,6 +79,39 @@ def test_what_was_written_for_a_client_that_left_at_once_is_counted_as_wasted() 
             await stand.settle()
             assert stand.outcomes() == {"client_gone": 1}
             assert stand.gateway.driver.snapshot().wasted_output_tokens == 5
+
+    run(body())
+
+
+def test_an_answer_that_its_user_stops_is_written_down_with_the_prompt_that_the_engine_has_counted() -> None:
+    """What a stopped answer had cost was an estimate, while the provider had told it in the first event."""
+    begun = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","usage":'
+        b'{"input_tokens":5,"cache_read_input_tokens":70,"output_tokens":1}}}\n\n'
+    )
+
+    async def begins(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(begun)
+        await asked.hung_up(60)
+
+    async def body() -> None:
+        async with standing(begins) as stand:
+            ends: list[Ended] = []
+
+            class Watching:
+                def on_step(self, _happened: Event, decisions: tuple[Decision, ...], _now: float) -> None:
+                    ends.extend(each for each in decisions if isinstance(each, Ended))
+
+            stand.gateway.driver.observers.append(Watching())
+            client = await stand.client()
+            client.ask(chat(stream=True), b"/v1/messages")
+            await client.head()
+            await client.chunk()
+            client.leave()
+            await stand.settle()
+            (end,) = ends
+            assert (end.outcome, end.prompt_tokens, end.cached_tokens) == (Outcome.CLIENT_GONE, 75, 70)
 
     run(body())
 

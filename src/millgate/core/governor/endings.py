@@ -79,6 +79,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     if attempt.reading is not None:
         legs.fetched(engines, attempt, attempt.reading, now, is_seen=False)
     if event.prompt_tokens:
+        attempt.is_told(event.prompt_tokens, event.cached_tokens)
         asked = request.arrival
         knowledge.prompt_sizes.erred(request.prompt_tokens, event.prompt_tokens)
         knowledge.prompt_sizes.learn(
@@ -97,7 +98,6 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
     permit.answered(output_tokens)
     request.queue.order.settle(request, prompt_tokens, output_tokens)
-    attempt.settles(event.prompt_tokens, cached_tokens, now)
     if engine.provider is not None:
         engine.provider.answered(permit.attempt, event.prompt_tokens, cached_tokens, permit.output_seen, now)
     if request.marks and not attempt.is_apart:
@@ -113,11 +113,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
             engines.working_sets.found(found)
     engine.has_read(max(1, prompt_tokens - max(cached_tokens, attempt.cached_tokens)), now)
     rank_anew(knowledge, request.queue)
-    outcome = Outcome.GOOD if good else Outcome.LATE
-    ended = _end(engines, totals, attempt, outcome, now, None, prompt_tokens)
-    if event.cached_tokens is None or event.prompt_tokens is None:
-        return ended
-    return ended._replace(cached_tokens=min(event.cached_tokens, event.prompt_tokens))
+    return _end(engines, totals, attempt, Outcome.GOOD if good else Outcome.LATE, now, None)
 
 
 def _learn_reading(engines: Engines, totals: Totals, attempt: Attempt, now: float) -> None:
@@ -186,7 +182,7 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
         engine.signal.failed()
     if again is None:
         if event.kind in UNREAD and not attempt.output_seen:
-            attempt.settles(0, 0, now)
+            attempt.settles(0, now)
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)
     return try_again(knowledge, attempt, again, now)
@@ -252,29 +248,21 @@ def _remember_tired(totals: Totals, request: Request, now: float) -> None:
 
 
 def _end(
-    engines: Engines,
-    totals: Totals,
-    attempt: Attempt,
-    outcome: Outcome,
-    now: float,
-    cause: Cause,
-    prompt_tokens: int | None = None,
+    engines: Engines, totals: Totals, attempt: Attempt, outcome: Outcome, now: float, cause: Cause
 ) -> Ended:
     """Close an admitted attempt with its outcome; its permit lives on until `release`."""
     permit, engine = permit_of(attempt)
     permit.ended(now)
-    attempt.settles(None, 0, now)
+    attempt.settles(None, now)
     if engine.provider is not None:
         engine.provider.left(permit.attempt, permit.output_seen, now)
     engines.note(permit, engine)
-    ended = _account(attempt, outcome, now, cause, prompt_tokens)
+    ended = _account(attempt, outcome, now, cause)
     totals.ended(ended)
     return ended
 
 
-def _account(
-    attempt: Attempt, outcome: Outcome, now: float, cause: Cause, prompt_tokens: int | None = None
-) -> Ended:
+def _account(attempt: Attempt, outcome: Outcome, now: float, cause: Cause) -> Ended:
     request, engine, permit = attempt.request, attempt.failed_by, attempt.permit
     lane = request.lane
     lane.count(outcome, cause)
@@ -291,7 +279,8 @@ def _account(
         waited_s=(now if permit is None else permit.admitted_at) - arrived_at,
         total_s=now - arrived_at,
         ttft_s=None if first_token_at is None else first_token_at - arrived_at,
-        prompt_tokens=request.prompt_tokens if prompt_tokens is None else prompt_tokens,
+        prompt_tokens=attempt.prompt_told or request.prompt_tokens,
+        cached_tokens=attempt.cached_told,
         output_tokens=attempt.output_seen,
         cause=cause,
     )
@@ -372,10 +361,14 @@ def release(
 
 def progressed(attempts: Attempts, engine: Engine, event: EngineProgress, now: float) -> None:
     """Streams have come this far; what has outgrown its estimate reserves more."""
-    for number, output_tokens in event.streams:
+    for number, output_tokens, prompt_tokens, cached_tokens in event.streams:
         attempt, permit = attempts.by_number.get(number), engine.permits.get(number)
         if attempt is not None and permit is not None:
             grew(permit, engine, output_tokens, now)
+            if prompt_tokens:
+                attempt.is_told(prompt_tokens, cached_tokens)
+            if prompt_tokens and engine.provider is not None:
+                engine.provider.read(number, prompt_tokens, cached_tokens or 0)
             if attempt.reservation is not None:
                 attempt.reservation.progress(output_tokens, now)
             if engine.provider is not None:

@@ -336,6 +336,7 @@ class Reservation:
     def __init__(self, charges: tuple[Charge, ...], sizes: Sizes) -> None:
         self._charges = charges
         self._sizes = sizes
+        self._cached_tokens = 0
         self.output_seen = 0
 
     @property
@@ -343,23 +344,29 @@ class Reservation:
         """How much of the expected output is still to come; 0 once settled."""
         return max(0, self._sizes.output_tokens - self.output_seen) if self._charges else 0
 
+    def read(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Its engine has said how long its prompt is, and how much of it came from the cache: that is no estimate any more."""
+        self._sizes = self._sizes._replace(prompt_tokens=prompt_tokens)
+        self._cached_tokens = cached_tokens
+
     def progress(self, output_tokens: int, now: float) -> None:
         """Take what has been produced so far, where that is more than was reserved for it."""
         if output_tokens <= self.output_seen:
             return
         self.output_seen = output_tokens
-        prompt_tokens = self._sizes.prompt_tokens
+        prompt_tokens, cached_tokens = self._sizes.prompt_tokens, self._cached_tokens
         for charge in self._charges:
-            charge.grow(used_amount(charge.limit, prompt_tokens, 0, output_tokens), now)
+            charge.grow(used_amount(charge.limit, prompt_tokens, cached_tokens, output_tokens), now)
 
     def settle(
         self, prompt_tokens: int | None, cached_tokens: int, output_tokens: int | None, now: float
     ) -> None:
-        """Correct every charge to what was really used, and close; None leaves the estimate as it is."""
-        prompt = self._sizes.prompt_tokens if prompt_tokens is None else prompt_tokens
+        """Correct every charge to what was really used, and close; None leaves what is known so far as it is."""
+        if prompt_tokens is None:
+            prompt_tokens, cached_tokens = self._sizes.prompt_tokens, self._cached_tokens
         output = max(self._sizes.output_tokens, self.output_seen) if output_tokens is None else output_tokens
         for charge in self._close():
-            charge.settle(used_amount(charge.limit, prompt, cached_tokens, output), now)
+            charge.settle(used_amount(charge.limit, prompt_tokens, cached_tokens, output), now)
 
     def cancel(self, now: float) -> None:
         """Give everything back: the request was never run, nor sent."""

@@ -260,7 +260,8 @@ class Attempt:
 
     `serial` is the order in which attempts were taken in. `foreseen_tokens` are expected of it where it is admitted: as its
     request says, or what its first try has taught. `engine` has its `permit`, the last one if it is over. `tried` is the engine
-    that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the `reservation`. It was queued
+    that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the `reservation`.
+    An engine that has said how long the prompt is, has told `prompt_told` and `cached_told`.
     Where another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over; a `lost_reader` has failed it. It was queued
     last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`; `window_until` is when the batch window lets it go.
     """
@@ -269,6 +270,8 @@ class Attempt:
         self.request, self.serial = request, serial
         self.foreseen_tokens = request.output_tokens
         self.cached_tokens = 0
+        self.prompt_told: int | None = None
+        self.cached_told: int | None = None
         self._stage = State.QUEUED
         self.queued_until: float | None = None
         self.give_up_at = self.window_until = self.queued_at = request.arrived_at
@@ -389,8 +392,15 @@ class Attempt:
         """Hold this of its tenant's quotas."""
         self.reservation = reservation
 
-    def settles(self, prompt_tokens: int | None, cached_tokens: int, now: float) -> None:
-        """Correct what was reserved for it to what it used; None leaves the estimate of its prompt."""
+    def is_told(self, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """Its engine has said how long its prompt is, and how much of it came from its cache, if it says that."""
+        self.prompt_told = prompt_tokens
+        self.cached_told = None if cached_tokens is None else min(cached_tokens, prompt_tokens)
         if self.reservation is not None:
-            self.reservation.settle(prompt_tokens, cached_tokens, self.output_seen, now)
+            self.reservation.read(prompt_tokens, cached_tokens or 0)
+
+    def settles(self, prompt_tokens: int | None, now: float) -> None:
+        """Correct what was reserved for it to what it used; None leaves what is known of its prompt."""
+        if self.reservation is not None:
+            self.reservation.settle(prompt_tokens, 0, self.output_seen, now)
             self.reservation = None

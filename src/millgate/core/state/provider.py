@@ -77,6 +77,11 @@ class Provider:
         if self.breaker.is_open or self._in_doubt:
             self._probing, self._tried_at = attempt, now
 
+    def read(self, attempt: int, prompt_tokens: int, cached_tokens: int) -> None:
+        """Charge so much for its prompt if its end will say nothing else."""
+        if (charged := self._charged.get(attempt)) is not None:
+            charged.read(prompt_tokens, cached_tokens)
+
     def grew(self, attempt: int, output_tokens: int, now: float) -> None:
         """Charge what has been produced so far."""
         if (charged := self._charged.get(attempt)) is not None:

@@ -228,9 +228,9 @@ class HttpAttempt(CallHolder, DecisionListener):
         self._desk.driver.post(FirstToken(self.number))
 
     def growth(self) -> tuple[str, Growth] | None:
-        """Return the engine that it runs on and the tokens that its stream has so far; None before there are any."""
+        """Return the engine that it runs on and the tokens that are known of its stream so far; None before there are any."""
         stream = self.stream
-        return (self.engine, Growth(self.number, stream.events)) if stream and stream.events else None
+        return None if stream is None or not stream.has_begun else (self.engine, stream.growth(self.number))
 
     def finished(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it, but for the end of a stream's framing."""

@@ -8,6 +8,7 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 `[DONE]` or for `finish_reason: "abort"`. So an answer that breaks gets an error event and then a cut connection.
 """
 
+from millgate.core.events import Growth
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
@@ -22,6 +23,7 @@ from millgate.servers.requests.judgement import MOST_KEPT_BYTES, is_stream
 _DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
 """No event in one line ends so."""
+_UNKNOWN = Usage(None, None)
 _NULLS = (b',"usage":null', b', "usage": null')
 # Proxies between us and the client buffer event streams and caches keep them unless told not to.
 _STREAM_FIELDS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
@@ -82,6 +84,16 @@ class StreamAnswer:
         self._finish: str | None = None
         self._usage: Usage | None = None
         self.events = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a token of it, or the length of its prompt, is known."""
+        return self.events > 0 or self._usage is not None
+
+    def growth(self, number: int) -> Growth:
+        """Return how far this attempt has come."""
+        prompt, _, cached = self._usage or _UNKNOWN
+        return Growth(number, self.events, prompt, cached)
 
     @property
     def is_events(self) -> bool:

@@ -239,9 +239,15 @@ class GateMachine(RuleBasedStateMachine):
         self.send(Released(self.pick(self.model.departing, pick)))
 
     @precondition(lambda self: self.model.running)
-    @rule(engine=some.sampled_from(ENGINES), tokens=some.sampled_from([0, 1, 50, 100_000]))
-    def engine_reports_progress(self, engine: str, tokens: int) -> None:
-        growth = tuple(Growth(attempt, tokens) for attempt in [*self.model.running, 10**9])
+    @rule(
+        engine=some.sampled_from(ENGINES),
+        tokens=some.sampled_from([0, 1, 50, 100_000]),
+        prompt=some.sampled_from([(None, None), (None, 9), (0, 0), (7, None), (100_000, 10**6)]),
+    )
+    def engine_reports_progress(
+        self, engine: str, tokens: int, prompt: tuple[int | None, int | None]
+    ) -> None:
+        growth = tuple(Growth(attempt, tokens, *prompt) for attempt in [*self.model.running, 10**9])
         self.send(EngineProgress(engine, growth))
 
     @rule(

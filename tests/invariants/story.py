@@ -293,8 +293,10 @@ class Story:
         own = [number for number, (_, _, engine) in self.running.items() if engine == name]
         kind = dice.randrange(14)
         if kind < 5:
-            so_far = [Growth(each, int((self.now - self.running[each][0]) / _TOKEN_S)) for each in own]
-            self._send(EngineProgress(name, tuple(so_far)))
+            tokens = {each: int((self.now - self.running[each][0]) / _TOKEN_S) for each in own}
+            told = dice.choice([(), (100,), (100, 50)])
+            so_far = tuple(Growth(each, tokens[each], *told) for each in own)
+            self._send(EngineProgress(name, so_far))
         elif kind < 9:
             self._send(EngineSeen(name, self.now - 0.1, len(own) + dice.choice([0, 0, 1]), 0, dice.random()))
         elif kind == 9:

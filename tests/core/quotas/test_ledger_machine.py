@@ -71,12 +71,17 @@ class Inv6(RuleBasedStateMachine):
         prompt=some.integers(0, 4_000),
         cached=some.integers(0, 4_000),
         output=some.integers(0, 900),
+        is_left=some.booleans(),
     )
-    def an_answer_ends(self, which: int, prompt: int, cached: int, output: int) -> None:
+    def an_answer_ends(self, which: int, prompt: int, cached: int, output: int, is_left: bool) -> None:
         if which >= len(self.open):
             return
         taken = self.open.pop(which)
-        taken.reservation.settle(prompt, min(cached, prompt), output, self.now)
+        if is_left:
+            taken.reservation.read(prompt, min(cached, prompt))
+            taken.reservation.settle(None, 0, output, self.now)
+        else:
+            taken.reservation.settle(prompt, min(cached, prompt), output, self.now)
         for each in self.held_to:
             used = used_amount(each.limit, prompt, min(cached, prompt), output)
             taken.excess[each.name] = max(0.0, used - taken.amounts[each.name])

@@ -221,6 +221,23 @@ def test_a_call_that_may_not_be_repeated_is_not() -> None:
     run(body())
 
 
+def test_a_request_that_the_engine_has_worked_on_is_not_sent_again() -> None:
+    """A balancer that cuts what is silent for a minute had each long answer computed twice."""
+
+    async def body() -> None:
+        async def cut_late(asked: Asked) -> None:
+            await asyncio.sleep(0.5)
+            asked.reset()
+
+        async with engine(dying(cut_late), crossing_s=0.2) as stand:
+            await stand.ask()
+            got = await stand.ask()
+            assert got.failure == (FailureKind.BROKEN, Sent.REQUEST)
+            assert len(stand.asked) == 1
+
+    run(body())
+
+
 def test_a_fresh_connection_that_dies_is_not_replaced() -> None:
     async def body() -> None:
         async with engine(dying(reset, answers=0)) as stand:

@@ -410,11 +410,15 @@ class UpstreamConnection(Addressee):
         reader = self._reader
         if reader.until_close and self._eof:
             call.end(delimited=False)
-        elif self.reused and not reader.touched and call.take_retry():
+        elif self.reused and not reader.touched and self._has_crossed() and call.take_retry():
             self._pool.connect(call)
         else:
             where = "in" if reader.head is not None else "before"
             call.fail(FailureKind.BROKEN, f"connection lost {where} the answer: {exc or 'closed'}")
+
+    def _has_crossed(self) -> bool:
+        """Whether this end was under way when the request was written, if that was written at all."""
+        return not self._wrote or self._clock.now - self.stamp < self._pool.settings.crossing_s
 
     def _finish(self, call: UpstreamCall, *, reusable: bool) -> None:
         """Give the connection back, then end the call."""

@@ -25,7 +25,8 @@ class UpstreamSettings:
     """Deadlines and bounds of one engine's connections.
 
     `kept_idle_s` is below uvicorn's keep-alive of 5 s, which vLLM and SGLang inherit, so that a kept connection
-    is rarely found dead. `chunk_idle_s` is how long a started answer may be silent, and
+    is rarely found dead. One that ends later than `crossing_s` after a request was written had not been closed before: the
+    engine was at work, or a balancer has cut what was silent. `chunk_idle_s` is how long a started answer may be silent, and
     `deserted_idle_s` how long once the engine refuses connections: vLLM 0.32 that is stopped may end its core before
     that has said `abort`, and then keeps its streams open without a word. `informational_answers` is
     how many 1xx heads may precede the answer, `head_bytes` how long all these heads may be together.
@@ -38,6 +39,7 @@ class UpstreamSettings:
 
     connect_s: float = 5.0
     kept_idle_s: float = 4.0
+    crossing_s: float = 1.0
     chunk_idle_s: float = 60.0
     deserted_idle_s: float = 5.0
     kept_connections: int = 256
@@ -156,8 +158,8 @@ class Upstream(Protocol):
         """Send one request now; `head_by` is the loop time by which the final head must have arrived.
 
         `Host`, `Accept-Encoding`, `Content-Length` and `Connection` are the client's to write; the caller passes no hop-by-hop
-        header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a dead kept connection is replaced by a fresh one once, while no
-        answer byte has been read. No callback comes before this returns.
+        header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a kept connection that the engine
+        was just closing is replaced by a fresh one once, while no answer byte has been read. No callback comes before this returns.
         """
 
     def close(self) -> None:

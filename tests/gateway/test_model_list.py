@@ -22,14 +22,16 @@ def listing(*names: str, status: int = 200, raw: bytes | None = None, **more: An
     return script
 
 
-async def answer(path: bytes, *scripts: Script, **door: Any) -> tuple[int, Any]:
-    """Ask a gate before engines that answer so."""
+async def answer(
+    path: bytes, *scripts: Script, api_key: str | None = None, named: tuple[str, ...] = (), **door: Any
+) -> tuple[int, Any]:
+    """Ask a gate before engines that answer so, with an `api_key` of its own and with the models that are `named`."""
     engines = [FakeEngine(script) for script in scripts]
     for engine in engines:
         await engine.start()
     names = [f"e{number}" for number in range(len(engines))]
     addresses = tuple(
-        EngineAddress(name, "127.0.0.1", engine.port, health=None)
+        EngineAddress(name, "127.0.0.1", engine.port, health=None, api_key=api_key, models=named)
         for name, engine in zip(names, engines, strict=True)
     )
     settings = GatewaySettings(addresses, port=0, door=DoorSettings(**door))
@@ -78,9 +80,49 @@ def test_an_engine_that_tells_nonsense_is_left_out(broken: Script) -> None:
 
 def test_a_list_that_no_engine_gives_is_a_failure() -> None:
     async def test() -> None:
-        status, told = await answer(MODELS, listing("a", status=500), listing("b", status=401))
+        status, told = await answer(MODELS, listing("a", status=500), listing("b", status=404))
         assert status == 502
         assert "error" in told
+
+    run(test())
+
+
+def test_a_wrong_key_of_the_client_is_told_by_the_engines_that_refuse_it() -> None:
+    """A frontend that checks a connection has to show which of key and address is wrong."""
+
+    async def test() -> None:
+        refusal = b'{"error":{"message":"Incorrect API key provided"}}'
+        refusing = listing(status=401, raw=refusal)
+        for path in (MODELS, MODELS + b"/a"):
+            status, told = await answer(path, refusing, listing("a", status=500))
+            assert (status, told) == (401, json.loads(refusal))
+        status, told = await answer(MODELS, refusing, listing("a"))
+        assert (status, ids(told)) == (200, ["a"])
+        status, _ = await answer(MODELS, refusing, listing("a", status=500), api_key="ours")
+        assert status == 502
+
+    run(test())
+
+
+def test_one_engine_need_not_know_a_page_for_one_model() -> None:
+    """vLLM lists its models and has no page for each of them, which SDKs ask for."""
+
+    async def only_the_list(asked: Asked) -> None:
+        await listing("a", "b", status=200 if MODELS + b" " in asked.line else 404)(asked)
+
+    async def test() -> None:
+        status, told = await answer(MODELS + b"/b", only_the_list)
+        assert (status, told["id"]) == (200, "b")
+        status, told = await answer(MODELS + b"/c", only_the_list)
+        assert (status, told["error"]["code"]) == (404, "model_not_found")
+
+    run(test())
+
+
+def test_one_engine_is_listed_with_the_models_that_the_settings_name() -> None:
+    async def test() -> None:
+        status, told = await answer(MODELS, listing("a"), named=("a", "alias"))
+        assert (status, ids(told)) == (200, ["a", "alias"])
 
     run(test())
 

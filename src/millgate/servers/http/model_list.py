@@ -20,6 +20,7 @@ _WITHIN_S: Final = 2.0
 """An engine that does not list its models by then is left out: a list is read from memory."""
 _MOST_BYTES: Final = 1024 * 1024
 _GOOD: Final = 200
+_REFUSED: Final = (401, 403)
 _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -29,6 +30,7 @@ class ModelList:
 
     Of `only` these models the answer tells; None tells of all. Those that are `named` by the settings are answered for, whether an engine
     lists them or not: providers leave aliases and deployments out, and want headers of their own dialect for their list.
+    Where none gives a list and one refuses the client's own key, the client gets that refusal.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ModelList:
         self._named = named
         self._calls: list[Call] = []
         self._pages: list[bytes | None] = []
+        self._refusal: Fetched | None = None
         self._left = 0
 
     def begin(self, engines: Sequence[EngineRoute], target: bytes) -> None:
@@ -62,12 +65,18 @@ class ModelList:
         for number, engine in enumerate(engines):
             headers = self._reading.onward(self._exchange.head, engine, self._request_id)
             told = partial(self.listed, number)
-            call = scrape(engine.upstream, engine.base_path + target, _WITHIN_S, told, headers)
+            statuses = (_GOOD,) if engine.credential else (_GOOD, *_REFUSED)
+            call = scrape(
+                engine.upstream, engine.base_path + target, _WITHIN_S, told, headers, statuses=statuses
+            )
             self._calls.append(call)
 
     def listed(self, number: int, page: Fetched) -> None:
-        """Take one engine's page, None for one that has not given any."""
-        self._pages[number] = page.body
+        """Take one engine's page, or what it says of the client's key."""
+        if page.status == _GOOD:
+            self._pages[number] = page.body
+        elif page.body is not None:
+            self._refusal = page
         self._left -= 1
         if not self._left and self._done is not None:
             self._answer()
@@ -84,6 +93,9 @@ class ModelList:
 
     def _answer(self) -> None:
         read = [each for each in map(_read, self._pages) if each is not None]
+        if not read and self._refusal is not None:
+            self._respond(self._refusal.body or b"", self._refusal.status)
+            return
         models = _merged(read, self._only)
         dialect = self._reading.dialect
         for name in self._named:
@@ -92,17 +104,17 @@ class ModelList:
             failed = dialect.refuser.failed(FailureKind.BROKEN, self._request_id)
             self._exchange.respond(failed.status, failed.headers, failed.body)
         elif not self._wanted:
-            self._respond(_page_of(read, list(models.values())))
+            self._respond(_encode(_page_of(read, list(models.values()))))
         elif self._wanted in models:
-            self._respond(models[self._wanted])
+            self._respond(_encode(models[self._wanted]))
         else:
             self._error_responses.reject(
                 self._exchange, dialect, self._request_id, no_such_model(self._wanted)
             )
 
-    def _respond(self, told: Any) -> None:
+    def _respond(self, body: bytes, status: int = _GOOD) -> None:
         ids = [(b"x-request-id", self._request_id), (b"request-id", self._request_id)]
-        self._exchange.respond(_GOOD, [(b"content-type", b"application/json"), *ids], _encode(told))
+        self._exchange.respond(status, [(b"content-type", b"application/json"), *ids], body)
 
     def _close(self) -> None:
         done, self._done = self._done, None

@@ -174,7 +174,8 @@ class Passthrough:
         if streams:
             tenant.streams[exchange] = asyncio.get_running_loop().time()
         wanted = listed_model(path)
-        if wanted is not None and len(house.engines) > 1:
+        # vLLM has no page for one model, and an engine alone does not list what the settings name for it.
+        if wanted is not None and (wanted or len(house.engines) > 1 or engines[0].models):
             self._list_models(exchange, reading, request_id, wanted)
             return
         send = partial(_send, reading, body, streams=streams)

@@ -272,6 +272,7 @@ PROTOCOLS = [
     Case(
         "an h2 preface behind an upgrade",
         get(b"Host: gate", b"Upgrade: h2c", b"Connection: Upgrade") + b"PRI * HTTP/2.0\r\n\r\n",
+        (400, 505),
         served=1,
     ),
     Case("an upgrade to TLS", get(b"Host: gate", b"Upgrade: TLS/1.0", b"Connection: Upgrade"), (426,)),

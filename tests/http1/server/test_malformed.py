@@ -3,7 +3,7 @@
 import pytest
 
 from http1.server.malformed import CASES, Case
-from http1.server.wire import Client, Recorder, run, serving
+from http1.server.wire import Client, Recorder, post, run, serving
 
 
 def refused(case: Case, said: bytes, application: Recorder) -> None:
@@ -23,6 +23,29 @@ def test_a_malformed_request_is_refused_and_its_connection_closed(case: Case) ->
             client = await stand.connect()
             client.send(case.payload)
             refused(case, await client.rest(), stand.application)
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("opening", "status", "name"),
+    [
+        (b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n", 400, b"the PROXY protocol"),
+        (b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes(12), 400, b"the PROXY protocol"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4" + bytes(5), 505, b"HTTP/2"),
+    ],
+)
+def test_a_balancer_that_speaks_another_protocol_is_told_which(
+    opening: bytes, status: int, name: bytes
+) -> None:
+    async def body() -> None:
+        async with serving() as stand:
+            client = await stand.connect()
+            client.send(opening + post(b"x"))
+            said = await client.rest()
+            assert said.startswith(b"HTTP/1.1 %d " % status)
+            assert name + b" is not spoken here" in said
+            assert not stand.application.bodies
 
     run(body())
 

@@ -30,6 +30,13 @@ BODY: Final = 2
 _FRAGMENTS: Final = 4096
 """Chunks and their heads in one read: that many take a millisecond, and a read can bring twenty times as many."""
 
+_NOT_SPOKEN: Final = {
+    b"PRI * HTTP/2.0\r\n": (505, "unsupported_version", "HTTP/2"),
+    b"PROXY ": (400, "invalid_request", "the PROXY protocol"),
+    b"\r\n\r\n\0\r\nQUIT\n": (400, "invalid_request", "the PROXY protocol"),
+}
+"""What balancers may be set to send: how it begins, and what is answered."""
+
 ShareOf = Callable[[RequestHead], Share]
 """Finds where the body behind a head is booked."""
 
@@ -118,8 +125,8 @@ class Intake:
             return self._feed_chunks(data, begin) if self._chunked else self._feed_sized(data, begin)
         except HttpParserUpgrade:
             raise UnacceptableError(400, "invalid_request", "no protocol upgrade is offered here") from None
-        except HttpParserError as error:  # llhttp's texts hold nothing of the peer's
-            raise UnacceptableError(400, "invalid_request", f"malformed HTTP: {error}") from None
+        except (HttpParserError, UnacceptableError) as error:
+            raise _complaint(error, b"" if self.phase == BODY else data[begin:]) from None
 
     # ---- heads
 
@@ -346,6 +353,16 @@ def _split_head(block: bytes, limits: ServerLimits) -> tuple[list[bytes], list[b
         message = f"the request target is limited to {limits.target_bytes} bytes"
         raise UnacceptableError(414, "target_too_long", message)
     return lines[1:], opening, len(lines[0])
+
+
+def _complaint(error: Exception, opening: bytes) -> UnacceptableError:
+    """Say what is wrong with what begins so: another protocol, or as the error says."""
+    for mark, (status, code, name) in _NOT_SPOKEN.items():
+        if opening.startswith(mark):
+            return UnacceptableError(status, code, f"{name} is not spoken here")
+    if isinstance(error, UnacceptableError):
+        return error
+    return UnacceptableError(400, "invalid_request", f"malformed HTTP: {error}")  # llhttp's own words
 
 
 def _bare_line_end() -> UnacceptableError:

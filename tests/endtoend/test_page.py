@@ -336,6 +336,19 @@ def test_whoever_wants_no_motion_sees_none(fresh: Browser) -> None:
             before, now = now, fresh.run(offsets)
 
 
+def test_colours_of_the_system_s_own_leave_bars_states_and_keys(fresh: Browser) -> None:
+    """In high contrast the browser paints every background in one colour, and these say what they say by theirs alone."""
+    with staged(max_inflight=2) as stage:
+        stage.ask(2, 5).result()
+        fresh.prefer(forced_colors="active")
+        shown(fresh, stage.url)
+        kept = fresh.run("""
+            const adjusted = (mark, part) => getComputedStyle(document.querySelector(mark), part).forcedColorAdjust;
+            return [adjusted(".bar .fill"), adjusted(".state"), adjusted(".plot .key", "::before"), adjusted("td")];
+        """)
+        assert kept == ["none", "none", "none", "auto"]
+
+
 def test_a_token_is_asked_for_once_and_the_feed_runs_on_its_cookie(fresh: Browser) -> None:
     with staged(token="hush") as stage:
         fresh.open(stage.url)

@@ -113,7 +113,25 @@ def test_one_engine_need_not_know_a_page_for_one_model() -> None:
     async def test() -> None:
         status, told = await answer(MODELS + b"/b", only_the_list)
         assert (status, told["id"]) == (200, "b")
-        status, told = await answer(MODELS + b"/c", only_the_list)
+        status, _ = await answer(MODELS + b"/c", only_the_list)
+        assert status == 404
+
+    run(test())
+
+
+def test_a_provider_is_asked_for_a_model_that_it_does_not_list() -> None:
+    """Anthropic knows aliases, and lists twenty models at a time."""
+
+    async def knows_an_alias(asked: Asked) -> None:
+        if MODELS + b"/latest" in asked.line:
+            asked.reply(b'{"id":"model-20261101"}')
+        else:
+            await listing("model-20261101", status=404 if MODELS + b"/" in asked.line else 200)(asked)
+
+    async def test() -> None:
+        assert await answer(MODELS + b"/latest", knows_an_alias) == (200, {"id": "model-20261101"})
+        assert (await answer(MODELS + b"/none", knows_an_alias))[0] == 404
+        status, told = await answer(MODELS + b"/latest", knows_an_alias, named=("other",))
         assert (status, told["error"]["code"]) == (404, "model_not_found")
 
     run(test())

@@ -30,7 +30,7 @@ class ModelList:
 
     Of `only` these models the answer tells; None tells of all. Those that are `named` by the settings are answered for, whether an engine
     lists them or not: providers leave aliases and deployments out, and want headers of their own dialect for their list.
-    Where none gives a list and one refuses the client's own key, the client gets that refusal.
+    Where none gives a list and one refuses the client's own key, the client gets that refusal. One that is in no list is left to `otherwise`, if there is that.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class ModelList:
         wanted: str = "",
         only: frozenset[str] | None = None,
         named: Sequence[str] = (),
+        otherwise: Callable[[], None] | None = None,
     ) -> None:
         self._exchange = exchange
         self._reading = reading
@@ -53,6 +54,7 @@ class ModelList:
         self._wanted = wanted
         self._only = only
         self._named = named
+        self._otherwise = otherwise
         self._calls: list[Call] = []
         self._pages: list[bytes | None] = []
         self._refusal: Fetched | None = None
@@ -100,7 +102,10 @@ class ModelList:
         dialect = self._reading.dialect
         for name in self._named:
             models.setdefault(name, _entry(name, dialect.family))
-        if not models and not read:
+        if self._otherwise is not None and self._wanted not in models:
+            self._done = None  # that will call it
+            self._otherwise()
+        elif not models and not read:
             failed = dialect.refuser.failed(FailureKind.BROKEN, self._request_id)
             self._exchange.respond(failed.status, failed.headers, failed.body)
         elif not self._wanted:

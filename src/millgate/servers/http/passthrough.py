@@ -173,15 +173,29 @@ class Passthrough:
         tenant.placed += 1
         if streams:
             tenant.streams[exchange] = asyncio.get_running_loop().time()
-        wanted = listed_model(path)
-        # vLLM has no page for one model, and an engine alone does not list what the settings name for it.
-        if wanted is not None and (wanted or len(house.engines) > 1 or engines[0].models):
-            self._list_models(exchange, reading, request_id, wanted)
-            return
+        relay = partial(self._relay, exchange, reading, request_id, body, engines, streams=streams)
+        wanted, is_plain = listed_model(path), len(house.engines) == 1 and not engines[0].models
+        if wanted is None or (is_plain and not wanted):
+            relay()
+        else:
+            # vLLM has no page for one model. A provider has one, and knows aliases that it does not list.
+            self._list_models(exchange, reading, request_id, wanted, relay if is_plain else None)
+
+    def _relay(
+        self,
+        exchange: Exchange,
+        reading: HeadReading,
+        request_id: bytes,
+        body: bytes,
+        engines: list[EngineRoute],
+        *,
+        streams: bool,
+    ) -> None:
+        """Send it as it came to the first of these engines that can be reached."""
         send = partial(_send, reading, body, streams=streams)
         done = partial(self._done, exchange, reading.caller.tenant)
         begun = partial(self._give_back, exchange) if streams else None
-        request = LightRequest(exchange, request_id, dialect, done, begun, send, engines)
+        request = LightRequest(exchange, request_id, reading.dialect, done, begun, send, engines)
         self._ongoing[exchange] = request
         request.begin()
 
@@ -234,14 +248,32 @@ class Passthrough:
             raise no_such_model(model)
         return named or engines
 
-    def _list_models(self, exchange: Exchange, reading: HeadReading, request_id: bytes, wanted: str) -> None:
-        """Ask every engine that is up for its models, and answer with all of them and those that the settings name, or with the one that is `wanted`."""
+    def _list_models(
+        self,
+        exchange: Exchange,
+        reading: HeadReading,
+        request_id: bytes,
+        wanted: str,
+        otherwise: Callable[[], None] | None,
+    ) -> None:
+        """Ask every engine that is up for its models, and answer with all of them and those that the settings name, or with the one that is `wanted`.
+
+        `otherwise` answers for one that is in no list.
+        """
         house, head = self._house, exchange.head
         done = partial(self._done, exchange, reading.caller.tenant)
         only = house.settings.models
         named = tuple(dict.fromkeys(name for each in house.engines.values() for name in each.models))
         models = ModelList(
-            exchange, reading, request_id, house.error_responses, done, wanted=wanted, only=only, named=named
+            exchange,
+            reading,
+            request_id,
+            house.error_responses,
+            done,
+            wanted=wanted,
+            only=only,
+            named=named,
+            otherwise=otherwise if only is None else None,
         )
         self._ongoing[exchange] = models
         _path, mark, query = head.target.partition(b"?")

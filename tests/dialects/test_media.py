@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from millgate.core.sizing.service_demand import PromptSizes
+from millgate.dialects.contract import Dialect
 from millgate.dialects.media import EMBEDDED_TOKEN_BYTES, MEDIA_TOKENS, measure
 from millgate.dialects.openai import OPENAI
+from millgate.dialects.pooling import POOLING
 from millgate.dialects.responses import RESPONSES
 
 PICTURE = base64.b64encode(bytes(range(256)) * 400).decode()
@@ -99,3 +102,32 @@ def test_what_the_engine_must_write_is_read() -> None:
     assert least(min_tokens=50, max_tokens=20) == 20
     assert least(ignore_eos=True, max_tokens=20) == 20
     assert least(ignore_eos=True) == 0
+
+
+TOKEN_IDS = list(range(100_000, 130_000))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize(
+    ("dialect", "path", "field", "prompt"),
+    [
+        (OPENAI, b"/v1/completions", "prompt", TOKEN_IDS),
+        (OPENAI, b"/v1/completions", "prompt", [TOKEN_IDS]),
+        (OPENAI, b"/v1/completions", "prompt", [TOKEN_IDS[:10_000], TOKEN_IDS[10_000:]]),
+        (POOLING, b"/v1/embeddings", "input", TOKEN_IDS),
+        (POOLING, b"/v1/embeddings", "input", [TOKEN_IDS[:10_000], TOKEN_IDS[10_000:]]),
+    ],
+)
+def test_an_evaluation_that_sends_token_ids_is_sized_by_their_number(
+    dialect: Dialect, path: bytes, field: str, prompt: list[Any], indent: int | None
+) -> None:
+    """By its digits a prompt of 30,000 ids had 78,000 tokens, and an engine with 64,000 was said to be too small for good."""
+    facts = dialect.readers[path](json.dumps({field: prompt, "model": "m"}, indent=indent).encode())
+    sized = PromptSizes().tokens("m", facts.text_bytes or 0, facts.fixed_tokens, facts.shape)
+    assert sized == len(TOKEN_IDS)
+
+
+def test_texts_among_token_ids_are_sized_as_text() -> None:
+    body = json.dumps({"prompt": [1, 2, "words " * 5_000]}).encode()
+    facts = OPENAI.readers[b"/v1/completions"](body)
+    assert (facts.fixed_tokens, facts.text_bytes) == (0, None)

@@ -47,6 +47,8 @@ _MARKS: Final = {_DATA_URL: _LARGE_BYTES, b'"data"': _LARGE_BYTES} | dict.fromke
 )
 """How long a text is searched for each; a `result` is an image that the model has made."""
 _OPENING: Final = re.compile(rb'\s*:\s*"')
+_TOKEN_IDS: Final = re.compile(rb"\[\s*(?:\[\s*)?\d")
+"""How one list of token ids begins, or several; llama.cpp takes texts among them, which are measured as texts."""
 _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_=\\-]+\Z")
 
 
@@ -74,6 +76,13 @@ def measured_texts(facts: tuple[Any, ...], body: bytes, messages: int | None) ->
     """Do as `measured` does for a body without tools that has so many messages, all of them text; None where that is not known."""
     found = measure(body) if messages is None else (0, None, shape_of_texts(body, messages))
     return _new(_FACTS, facts[:UNMEASURED] + found)
+
+
+def measured_prompt(facts: tuple[Any, ...], body: bytes, prompt: bytes) -> RequestFacts:
+    """Do as `measured` does for a body with this prompt; token ids need no estimate: each is one token, and nothing else is read."""
+    if _TOKEN_IDS.match(prompt) is None or prompt.find(b'"') >= 0:
+        return measured(facts, body)
+    return _new(_FACTS, (*facts[:UNMEASURED], prompt.count(b",") + 1, 0, None))
 
 
 def priced(facts: RequestFacts, body: bytes, part: bytes, tokens: int) -> RequestFacts:

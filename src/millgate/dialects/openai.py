@@ -45,7 +45,14 @@ from millgate.dialects.contract import (
 from millgate.dialects.conversations import read_chat, read_completion
 from millgate.dialects.duplicates import COMMON, FIELDS, FieldGuard
 from millgate.dialects.frames import Frames
-from millgate.dialects.media import EMBEDDED_TOKEN_BYTES, UNMEASURED, measured, measured_texts, priced
+from millgate.dialects.media import (
+    EMBEDDED_TOKEN_BYTES,
+    UNMEASURED,
+    measured,
+    measured_prompt,
+    measured_texts,
+    priced,
+)
 from millgate.dialects.openai_bodies import (
     ANSWER_END,
     BATCH,
@@ -173,7 +180,8 @@ def _read_completion(body: bytes) -> RequestFacts:
         _min_tokens(request, max_tokens),
         reserved=reserved,
     )
-    facts, embeds = measured(facts, body), bytes(request.prompt_embeds)
+    facts = measured_prompt(facts, body, bytes(request.prompt))
+    embeds = bytes(request.prompt_embeds)
     given = is_given(request.prompt_embeds)
     return priced(facts, body, embeds, len(embeds) // EMBEDDED_TOKEN_BYTES) if given else facts
 

@@ -25,7 +25,7 @@ from millgate.dialects.bodies import (
 )
 from millgate.dialects.contract import BadInputError, Reader, RequestFacts, Usage
 from millgate.dialects.duplicates import FieldGuard
-from millgate.dialects.media import MEDIA_TOKENS, measure, measured, priced
+from millgate.dialects.media import MEDIA_TOKENS, measure, measured_prompt, priced
 from millgate.dialects.openai import OpenAI
 from millgate.dialects.openai_bodies import (
     COHERE_EMBEDDING,
@@ -52,18 +52,23 @@ _BILLED_TOKENS: Final = re.compile(rb'"input_tokens"\s*:\s*(\d{1,8})[,}\s]')
 
 def _read_embedding(body: bytes) -> RequestFacts:
     request, reserved = decode(EMBEDDING, body, _GUARD)
-    return _facts(request.model, _count_inputs(request), body, reserved)
+    return _inputs_facts(request, body, reserved)
 
 
 def _read_pooling(body: bytes) -> RequestFacts:
     """Count what a plugin is given like texts, where it is an array: what it makes of that, only the engine knows."""
     request, reserved = decode(EMBEDDING, body, _GUARD)
     if not is_given(request.data):
-        return _facts(request.model, _count_inputs(request), body, reserved)
+        return _inputs_facts(request, body, reserved)
     data = bytes(request.data)
     return _facts(
         request.model, count_texts(data, "input", MOST_INPUTS) if data[:1] == b"[" else 1, body, reserved
     )
+
+
+def _inputs_facts(request: Embedding, body: bytes, reserved: str) -> RequestFacts:
+    prompt = b"" if is_given(request.conversations) else bytes(request.input)
+    return _facts(request.model, _count_inputs(request), body, reserved, prompt)
 
 
 def _count_inputs(request: Embedding) -> int:
@@ -141,10 +146,10 @@ def _parts_of(side: Raw) -> Raw:
         return side
 
 
-def _facts(model: str | None, inputs: int, body: bytes, reserved: str) -> RequestFacts:
+def _facts(model: str | None, inputs: int, body: bytes, reserved: str, prompt: bytes = b"") -> RequestFacts:
     answers = max(1, inputs)
     facts = RequestFacts(named_model(model), False, 0, answers, include_usage=True, reserved=reserved)
-    return measured(facts, body)
+    return measured_prompt(facts, body, prompt)
 
 
 class Pooling(OpenAI):

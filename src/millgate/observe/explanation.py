@@ -109,7 +109,9 @@ def _unread(arrival: Arrived) -> tuple[str, dict[str, Any]]:
 
 
 def _arrived(arrival: Arrived) -> str:
-    said = [f"{arrival.prompt_bytes:,} bytes of prompt"]
+    is_text = arrival.prompt_bytes or not arrival.fixed_tokens
+    size = f"{arrival.prompt_bytes:,} bytes" if is_text else f"{arrival.fixed_tokens:,} tokens"
+    said = [f"{size} of prompt"]
     said.append(
         "no bound on the answer" if arrival.max_tokens is None else f"max_tokens {arrival.max_tokens:,}"
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from core.world import governor
-from millgate.core.decisions import Admit
+from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Arrived, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
@@ -77,3 +77,28 @@ def test_an_idle_engine_that_reads_faster_than_believed_is_asked_again() -> None
         gate.handle(Finished(number, 24_000, 10), now + 0.8)
         gate.handle(Released(number), now + 0.8)
     assert expected_s == pytest.approx(0.8, rel=0.1)
+
+
+@pytest.mark.parametrize("output_tokens", [1, 5])
+def test_an_evaluation_that_has_prompts_scored_makes_no_chat_on_the_same_engine_late(
+    output_tokens: int,
+) -> None:
+    """Reading 2,000 tokens takes longer than believed; all of that was the pace of the one token: six seconds each."""
+    gate = governor(LANE, engines=(EngineSettings("engine", 8),))
+    reading_s, now, number = 0.33, 0.0, 0
+    for _wave in range(25):
+        for _each in range(8):
+            number += 1
+            asked = Arrived(number, prompt_bytes=8_000, max_tokens=output_tokens, stream=False)
+            assert isinstance(gate.handle(asked, now)[0], Admit)
+        for each in range(number - 7, number + 1):
+            now += reading_s
+            gate.handle(Finished(each, 2_000, output_tokens), now)
+            gate.handle(Released(each), now)
+        now += 1.0
+
+    engine = gate.snapshot(now).engines[0]
+    assert engine.expected_tpot_s == pytest.approx(ServicePrior().tpot_base_s, rel=0.2)
+    chats = [Arrived(1_000 + each, prompt_bytes=160, max_tokens=60, stream=True) for each in range(24)]
+    decisions = [gate.handle(chat, now)[0] for chat in chats]
+    assert not [each for each in decisions if isinstance(each, Yield)]

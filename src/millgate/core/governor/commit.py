@@ -13,7 +13,7 @@ from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
 from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
 from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newcomers, refusal, short_refusal
 from millgate.core.governor.turns import lets_pass, next_queued
-from millgate.core.limits.gate import is_only_read, is_seen_beginning
+from millgate.core.limits.gate import is_seen_read
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, usual_kv_tokens
@@ -191,7 +191,7 @@ def _start(
         engine.became_full(now)
     engines.placement.started(request, engine, now)
     engines.note(permit, engine)
-    if not (is_seen_beginning(arrival) or is_only_read(arrival)):
+    if not is_seen_read(arrival):
         attempts.wake_at(permit.due_at, request.attempt)
 
 

@@ -27,7 +27,7 @@ from millgate.core.governor.promises import ELSEWHERE_HINT_S
 from millgate.core.governor.ranks import rank_anew
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge, output_so_far
 from millgate.core.lifecycle import State
-from millgate.core.limits.gate import is_only_read, is_seen_beginning
+from millgate.core.limits.gate import is_only_read, is_seen_beginning, is_seen_read
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, Request
@@ -90,11 +90,10 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     elif measured > 0:
         totals.answered()
         engine.service.answered()
-        if permit.first_token_at is None and not attempt.is_apart:
-            _learn_reading_bound(permit, engine, max(0, prompt_tokens - cached_tokens), now)
+        mostly_read = _learn_unseen(engines, attempt, prompt_tokens - cached_tokens, output_tokens, now)
         _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
-        _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream, now=now)
+        _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream or mostly_read, now=now)
         engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
     permit.answered(output_tokens)
     request.queue.order.settle(request, prompt_tokens, output_tokens)
@@ -126,11 +125,28 @@ def _learn_reading(engines: Engines, totals: Totals, attempt: Attempt, now: floa
     engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
 
 
-def _learn_reading_bound(permit: Permit, engine: Engine, prompt_tokens: int, now: float) -> None:
-    """The first token was not seen, and the answer is whole: learn where reading took no longer than that, whatever was believed."""
-    tokens, took_s = prompt_tokens + permit.prefill_ahead, now - permit.sent_at
-    if took_s < engine.service.ttft_s(tokens) and permit.is_timed:
-        engine.service.learn_ttft(tokens, took_s)
+def _learn_unseen(
+    engines: Engines, attempt: Attempt, prompt_tokens: int, output_tokens: int, now: float
+) -> bool:
+    """Learn of the reading from a whole answer whose first token was not seen; return whether it took the most of the time.
+
+    Then what took longer than foreseen was reading. Else all that is known of it is that it took no longer than the answer.
+    """
+    permit, engine = permit_of(attempt)
+    is_whole = not attempt.request.arrival.stream
+    if permit.first_token_at is not None or attempt.is_apart:
+        return False
+    if is_whole and is_seen_read(attempt.request.arrival):
+        first_token(engines, attempt, now)
+        return False
+    service = engine.service
+    tokens, took_s = max(0, prompt_tokens) + permit.prefill_ahead, now - permit.sent_at
+    ttft_s = service.ttft_s(tokens)
+    decode_s = (output_tokens / permit.answers - 1.0) * service.tpot_s(engine.gate.streams)
+    mostly_read = is_whole and ttft_s >= decode_s
+    if permit.is_timed and (mostly_read or took_s < ttft_s):
+        service.learn_ttft(tokens, took_s if took_s < ttft_s else max(ttft_s, took_s - decode_s))
+    return mostly_read
 
 
 def _learn_length(output_length: OutputLength, request: Request, output_tokens: int) -> None:

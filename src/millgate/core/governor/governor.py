@@ -22,7 +22,7 @@ from millgate.core.governor.verbs import Core
 from millgate.core.governor.watch import look_at_first, move_limit
 from millgate.core.instruments import Instruments
 from millgate.core.lifecycle import State, states_before
-from millgate.core.limits.gate import is_only_read, is_seen_beginning
+from millgate.core.limits.gate import is_seen_read
 from millgate.core.queues.base import Order
 from millgate.core.settings import LaneSettings, Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
@@ -274,8 +274,7 @@ class Governor(Core):
             return True
         permit, engine = endings.permit_of(attempt)
         if permit.state is State.PREFILL:
-            arrival = attempt.request.arrival
-            if is_seen_beginning(arrival) or is_only_read(arrival) or now < permit.due_at:
+            if is_seen_read(attempt.request.arrival) or now < permit.due_at:
                 return False
             engine.read_unseen(permit, attempt.unread_tokens, now)
             knowledge.engines.learned_of(engine)

@@ -81,6 +81,13 @@ def is_only_read(arrival: Arrived) -> bool:
     return most is not None and most == 0  # compiled, None would be compared with 0 as objects are
 
 
+def is_seen_read(arrival: Arrived) -> bool:
+    """Return whether something is told when its prompt has been read: its first token, or an answer that has no other."""
+    most = arrival.max_tokens
+    is_first_whole = most is not None and most == 1 and not (arrival.stream or arrival.seen_late)
+    return is_first_whole or is_seen_beginning(arrival) or is_only_read(arrival)
+
+
 class _Share:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 

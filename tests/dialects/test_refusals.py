@@ -65,6 +65,13 @@ def test_no_hint_is_given_where_coming_back_is_of_no_use() -> None:
     assert not any(name.startswith(b"retry-after") for name in headers)
 
 
+def test_a_person_who_is_refused_as_too_late_is_not_told_that_asking_again_is_of_no_use() -> None:
+    """Chats show the sentence, and a click on "regenerate" a few seconds later was served."""
+    late = Refuser().refuse(Reason.TOO_LATE, 3.0, retry=False, request_id=b"id").body
+    assert b"an automatic retry would be too late as well" in late
+    assert b"of no use" not in late
+
+
 def test_a_refusal_names_its_reason_and_the_request() -> None:
     headers = dict(Refuser().refuse(Reason.QUEUE_FULL, 1.0, retry=True, request_id=b"abc").headers)
     assert headers[b"x-millgate-reason"] == b"queue_full"

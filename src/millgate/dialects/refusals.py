@@ -134,6 +134,7 @@ class _Prepared(NamedTuple):
 _JSON = (b"content-type", b"application/json")
 _DO_NOT_RETRY = (b"x-should-retry", b"false")
 _LATER, _NEVER = "; come back in %.1f s", "; coming back is of no use"
+_LATE = "; an automatic retry would be too late as well"  # people who ask anew have a deadline of their own
 
 
 def _lines(ours: bytes, more: bytes) -> bytes:
@@ -152,7 +153,8 @@ class Refuser:
 
     def _prepare(self, reason: Reason, row: RefusalRow) -> _Prepared:
         words = self._words(row)
-        later, never = self._body(words, row.message + _LATER), self._body(words, row.message + _NEVER)
+        ends = _LATE if reason is Reason.TOO_LATE else _NEVER
+        later, never = self._body(words, row.message + _LATER), self._body(words, row.message + ends)
         line = b"x-millgate-reason: %b\r\nx-should-retry: " % reason.encode()
         return _Prepared(words.status, later, never, row.close, line + b"true\r\n", line + b"false\r\n")
 

@@ -3,8 +3,8 @@
 import pytest
 
 from core.world import governor
-from millgate.core.decisions import Admit, Yield
-from millgate.core.events import Arrived, Finished, Released
+from millgate.core.decisions import Admit, Ended, Yield
+from millgate.core.events import Arrived, ClientGone, EngineSeen, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 
@@ -102,3 +102,26 @@ def test_an_evaluation_that_has_prompts_scored_makes_no_chat_on_the_same_engine_
     chats = [Arrived(1_000 + each, prompt_bytes=160, max_tokens=60, stream=True) for each in range(24)]
     decisions = [gate.handle(chat, now)[0] for chat in chats]
     assert not [each for each in decisions if isinstance(each, Yield)]
+
+
+def test_a_rollout_that_is_far_longer_than_usual_takes_the_memory_that_it_takes() -> None:
+    """Answers of 2,000 tokens among those of 100 held 200 tokens each for the gate, and filled the engine's memory twice over."""
+    prior = ServicePrior(0.1, 0.0, 0.02, 0.0)
+    gate = governor(LANE, engines=(EngineSettings("engine", 64, 20_000, prior=prior),))
+    for number in range(60):
+        ask(gate, number, 3.0 * number, 4_000)
+        gate.handle(Finished(number, 100, 100), 3.0 * number + 2.1)
+        gate.handle(Released(number), 3.0 * number + 2.1)
+    now = 200.0
+    for number in range(100, 110):
+        ask(gate, number, now, 4_000)
+    before = gate.snapshot(now).engines[0].kv_tokens
+    for second in range(1, 41):
+        gate.handle(EngineSeen("engine", now + second, 10, 0, 0.5), now + second)
+    engine = gate.snapshot(now + 40.0).engines[0]
+    (ended, *_) = gate.handle(ClientGone(100), now + 40.0)
+
+    assert before < 5_000
+    assert engine.kv_tokens == pytest.approx(10 * (100 + 40.0 / 0.02), rel=0.1)
+    assert isinstance(ended, Ended)
+    assert ended.output_tokens == pytest.approx(40.0 / 0.02, rel=0.1)

@@ -238,11 +238,32 @@ def client_gone(
 
 def _foresee_unseen(attempt: Attempt, now: float) -> None:
     """Count what an engine is believed to have written of a whole answer: clients that always leave before its end would have it for nothing."""
-    permit, request = permit_of(attempt)[0], attempt.request
-    is_seen = request.arrival.stream or permit.first_token_at is not None
-    if not is_seen and not permit.is_elsewhere and not is_only_read(request.arrival):
-        most = max(0, request.kv_tokens - request.prompt_tokens)
-        permit.answered(min(most, permit.answers * output_so_far(attempt, now)))
+    if _is_written_unseen(attempt):
+        permit_of(attempt)[0].answered(_unseen_tokens(attempt, now))
+
+
+def _grow_unseen(attempts: Attempts, engine: Engine, now: float) -> None:
+    """Reserve what whole answers are believed to take by now: those that outgrow their estimate say nothing of it."""
+    if engine.gate.kv_limit is None:
+        return
+    for number in engine.permits:
+        attempt = attempts.by_number[number]
+        if attempt.state is not State.DEPARTING and _is_written_unseen(attempt):
+            engine.gate.grow(number, attempt.request.prompt_tokens + _unseen_tokens(attempt, now))
+    attempts.engines.placement.changed(engine)
+
+
+def _is_written_unseen(attempt: Attempt) -> bool:
+    """Return whether its engine writes an answer of which nothing shows before it is whole."""
+    permit, arrival = permit_of(attempt)[0], attempt.request.arrival
+    is_seen = arrival.stream or permit.first_token_at is not None
+    return not (is_seen or permit.is_elsewhere or is_only_read(arrival))
+
+
+def _unseen_tokens(attempt: Attempt, now: float) -> int:
+    """Return what an engine is believed to have written of a whole answer by now, no more than was asked for."""
+    arrival, tokens = attempt.request.arrival, output_so_far(attempt, now)
+    return arrival.answers * (tokens if arrival.max_tokens is None else min(tokens, arrival.max_tokens))
 
 
 def cancel_running(attempts: Attempts, totals: Totals, now: float) -> list[Decision]:
@@ -403,6 +424,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
         event = event._replace(seen_at=now)
     engine.looked(event)
     knowledge.engines.routes.pool_of(engine).look(now)  # of an idle engine there is no other news
+    _grow_unseen(attempts, engine, now)
     if event.adapters is not None:
         engine_adapters = knowledge.engines.placement.adapter_turns.adapters.of(engine.number)
         if engine_adapters is not None:

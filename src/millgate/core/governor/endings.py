@@ -237,9 +237,14 @@ def client_gone(
 
 
 def _foresee_unseen(attempt: Attempt, now: float) -> None:
-    """Count what an engine is believed to have written of a whole answer: clients that always leave before its end would have it for nothing."""
+    """Count what an engine is believed to have written of a whole answer: clients that always leave before its end would have it for nothing.
+
+    It is no more than is reserved, which grows while the engine shows gauges: one that hangs writes nothing.
+    """
     if _is_written_unseen(attempt):
-        permit_of(attempt)[0].answered(_unseen_tokens(attempt, now))
+        permit, engine = permit_of(attempt)
+        most = max(0, engine.gate.kv_held(permit.attempt) - attempt.request.prompt_tokens)
+        permit.answered(min(most, _unseen_tokens(attempt, now)))
 
 
 def _grow_unseen(attempts: Attempts, engine: Engine, now: float) -> None:

@@ -222,6 +222,11 @@ class EngineGate:
             self.kv_tokens += kv_tokens - permit.kv_tokens
             permit.kv_tokens = kv_tokens
 
+    def kv_held(self, attempt: int) -> int:
+        """Return the KV share of one attempt, 0 without a permit."""
+        permit = self._permits.get(attempt)
+        return 0 if permit is None else permit.kv_tokens
+
     def keeps(self, attempt: int) -> int:
         """End the permit, but for its memory; return the KV tokens that stay taken until `frees`."""
         permit = self._permits.pop(attempt)

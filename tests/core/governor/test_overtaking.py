@@ -16,17 +16,17 @@ LANE = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
 def test_a_broken_promise_weighs_as_much_as_thirty_two_kept_ones() -> None:
     overtaking = Overtaking()
     overtaking.share = 0.5
-    overtaking.was_broken(6.0, 1.0)
+    overtaking.was_broken(4.0, 1.0)
     assert overtaking.share == pytest.approx(0.5 + 0.1 * 0.97)
     for _ in range(97):
-        overtaking.was_kept(6.0, 3.0)
+        overtaking.was_kept(4.0, 3.0)
     assert overtaking.share == pytest.approx(0.5)
 
 
 def test_a_stream_that_a_newcomer_finds_free_says_that_waits_are_too_long() -> None:
     overtaking = Overtaking()
     overtaking.share = 0.5
-    overtaking.was_idle(6.0, 1.0)
+    overtaking.was_idle(4.0, 1.0)
     assert overtaking.share == pytest.approx(0.4)
 
 

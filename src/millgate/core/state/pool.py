@@ -26,7 +26,7 @@ from millgate.core.tickets.appointments import Appointments
 # What one outcome weighs over the permits that end during a hint, and of how many promises one may be broken. Of ten nine are to be kept
 # within minutes, and the waits go on growing until of a hundred three are broken. `python -m lab run hints`, 16 streams, 8 tenants, half of
 # the users staying away, twice the capacity: 97 and 95 % kept, lengths known and not, at 0.8 % idle.
-_GAIN: Final = 0.6
+_GAIN: Final = 0.4
 _BROKEN_SHARE: Final = 0.03
 
 

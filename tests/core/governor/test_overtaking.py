@@ -13,13 +13,13 @@ PRIOR = ServicePrior(0.0, 0.0, 0.02, 0.0)
 LANE = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0, max_queue=0)
 
 
-def test_a_broken_promise_weighs_as_much_as_thirty_two_kept_ones() -> None:
+def test_a_broken_promise_weighs_as_much_as_nineteen_kept_ones() -> None:
     overtaking = Overtaking()
     overtaking.share = 0.5
     overtaking.was_broken(4.0, 1.0)
-    assert overtaking.share == pytest.approx(0.5 + 0.1 * 0.97)
-    for _ in range(97):
-        overtaking.was_kept(4.0, 3.0)
+    assert overtaking.share == pytest.approx(0.5 + 0.1 * 0.95)
+    for _ in range(95):
+        overtaking.was_kept(4.0, 5.0)
     assert overtaking.share == pytest.approx(0.5)
 
 

@@ -252,7 +252,9 @@ def _grow_unseen(attempts: Attempts, engine: Engine, now: float) -> None:
     if engine.gate.kv_limit is None:
         return
     for number in engine.permits:
-        attempt = attempts.by_number[number]
+        attempt = attempts.by_number.get(number)
+        if attempt is None or attempt.engine is not engine:
+            continue  # what it reads, or has read, for another engine
         if attempt.state is not State.DEPARTING and _is_written_unseen(attempt):
             engine.gate.grow(number, attempt.request.prompt_tokens + _unseen_tokens(attempt, now))
     attempts.engines.placement.changed(engine)

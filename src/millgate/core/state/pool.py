@@ -28,7 +28,7 @@ from millgate.core.tickets.appointments import Appointments
 # the users staying away, twice the capacity: 95 and 93 % kept, lengths known and not, at 0.8 % idle. Twice the weight keeps 2 % more there;
 # before four streams one broken promise would then idle a tenth of the time (`tests/lab/experiments/test_hints.py`).
 _GAIN: Final = 0.4
-_BROKEN_SHARE: Final = 0.03
+_BROKEN_SHARE: Final = 0.05
 
 
 class Overtaking:

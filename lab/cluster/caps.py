@@ -134,7 +134,7 @@ async def _with_faults(
         )
         for (at, name, _), (then, _, peak) in pairwise(marks)
     ]
-    await until(lambda: _running(engine) == 0 and sum(_shares(stack)) == CAP, 10.0)
+    await until(lambda: _running(engine) == 0 and sum(_shares(stack)) == CAP, 30.0)
     return CapReport(
         struck,
         alone_per_s,

@@ -251,13 +251,15 @@ def _grow_unseen(attempts: Attempts, engine: Engine, now: float) -> None:
     """Reserve what whole answers are believed to take by now: those that outgrow their estimate say nothing of it."""
     if engine.gate.kv_limit is None:
         return
+    before_tokens = engine.gate.kv_tokens
     for number in engine.permits:
         attempt = attempts.by_number.get(number)
         if attempt is None or attempt.engine is not engine:
             continue  # what it reads, or has read, for another engine
         if attempt.state is not State.DEPARTING and _is_written_unseen(attempt):
             engine.gate.grow(number, attempt.request.prompt_tokens + _unseen_tokens(attempt, now))
-    attempts.engines.placement.changed(engine)
+    if engine.gate.kv_tokens > before_tokens:
+        attempts.engines.placement.changed(engine)
 
 
 def _is_written_unseen(attempt: Attempt) -> bool:

@@ -25,8 +25,8 @@ from millgate.core.tickets.appointments import Appointments
 
 # What one outcome weighs over the permits that end during a hint, and the share of promises that may be broken. Of ten nine are to be kept
 # within minutes, and the waits go on growing until of twenty one is broken. `python -m lab run hints`, 16 streams, 8 tenants, half of
-# the users staying away, twice the capacity: 92 and 91 % kept, lengths known and not, at 0.6 % idle. Twice the weight keeps more there;
-# before four streams one broken promise would then idle a tenth of the time (`tests/lab/experiments/test_hints.py`).
+# the users staying away, twice the capacity: 92 and 91 % kept, lengths known and not, at 0.6 % idle. With 0.6 and 0.03 it would be 97
+# and 95 %, and four streams before equal answers would idle a tenth of the time (`tests/lab/experiments/test_hints.py`).
 _GAIN: Final = 0.4
 _BROKEN_SHARE: Final = 0.05
 

@@ -17,7 +17,7 @@ from millgate.cluster.leases import Leased, LeaseRenewer, LeaseSettings, Shared
 from millgate.cluster.ledger import LeaseLedger
 from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, EngineProgress, Event, LeaseGranted
-from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings, TenantSettings
 from millgate.core.tickets.appointment import kept_within_s
 from millgate.core.words import DeadlineFrom
 from millgate.gateway.cluster import holdings_of, lease_of, lines_of
@@ -41,7 +41,10 @@ _LOST, _KILL_EVERY_S, _RETURNS_S = 0.05, 30.0, 150.0
 
 
 class Setup(NamedTuple):
-    """What is varied: faults are `kill_every_s`, `lost`, and `away`: from when until when the first replica does not reach the store."""
+    """What is varied: faults are `kill_every_s`, `lost`, and `away`: from when until when the first replica does not reach the store.
+
+    Where they are `capped` the streams are those that the one tenant may have, of an engine with many more.
+    """
 
     replicas: int = REPLICAS
     lease: LeaseSettings = LeaseSettings()
@@ -53,6 +56,7 @@ class Setup(NamedTuple):
     hot_share: float = HOT_SHARE
     horizon_s: float = HORIZON_S
     away: tuple[float, float] = (inf, inf)
+    capped: bool = False
 
 
 class Result(NamedTuple):
@@ -264,7 +268,9 @@ def play(setup: Setup, seed: int) -> Result:
         max_queue=setup.max_queue,
     )
     prior = ServicePrior(0.01, 0.0, PACE_S, 0.0)
-    settings = Settings((lane,), (EngineSettings("engine", CAP, prior=prior),))
+    engine = EngineSettings("engine", 16 * CAP if setup.capped else CAP, prior=prior)
+    tenants = (TenantSettings("", max_inflight=CAP),) if setup.capped else ()
+    settings = Settings((lane,), (engine,), tenants=tenants)
     if setup.replicas == 1:
         setup = setup._replace(kill_every_s=inf, lost=0.0)
     streams = Streams(seed)
@@ -315,13 +321,13 @@ def leases(seeds: range) -> str:
     return "\n".join(rows)
 
 
-def returns(seeds: range) -> str:
-    """Return how clients fare that are told to come back, and come to any replica, as a table of Markdown."""
+def returns(seeds: range, *, capped: bool = False) -> str:
+    """Return how clients fare that are told to come back, for the engine or for their tenant's cap, and come to any replica, as a table of Markdown."""
     rows = [
         "| gates | goodput / one gate | promises kept | pairs in order | mean wait |",
         "|---|---|---|---|---|",
     ]
-    one = Setup(1, max_queue=0, deadline_s=60.0, load=1.3, horizon_s=_RETURNS_S)
+    one = Setup(1, max_queue=0, deadline_s=60.0, load=1.3, horizon_s=_RETURNS_S, capped=capped)
     alone = _mean(one, seeds).finished
     for name, setup in (
         ("one", one),
@@ -352,4 +358,4 @@ if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     tried = range(first, first + count)
-    print(f"{returns(tried)}\n\n{leases(tried)}")
+    print(f"{returns(tried)}\n\n{returns(tried, capped=True)}\n\n{leases(tried)}")

@@ -42,6 +42,7 @@ class Stand:
         self.applied: list[Leased] = []
         self.changes: list[LeaseStatus] = []
         self.used, self.wanted = 0.0, 20.0
+        self.more: tuple[Holding, ...] = ()
         self.most, self.enough = 3, asyncio.Event()
         self.renewer = LeaseRenewer(
             self, "one", self._collect, self.applied.append, self.changes.append, lambda: self.now, settings
@@ -52,7 +53,7 @@ class Stand:
 
     def _collect(self) -> Shared:
         streams = Holding(STREAMS, 9.0, self.used, self.wanted, 1.0, 60.0)
-        return Shared((streams, Holding(RATE, 10.0, 0.0, 5.0 * self.wanted)))
+        return Shared((streams, Holding(RATE, 10.0, 0.0, 5.0 * self.wanted), *self.more))
 
     async def renew(self, renewal: Renewal) -> Granted:
         self.sent.append(renewal)
@@ -224,6 +225,17 @@ def test_it_asks_sooner_while_a_share_falls_or_is_less_than_it_wants() -> None:
     _run(stand.other.renew())
     assert lives(1.0) == pytest.approx(0.05)
     assert lives(1.0) == pytest.approx(0.25)
+
+
+def test_for_a_tenants_streams_it_asks_sooner_only_while_a_client_is_held() -> None:
+    stand = Stand()
+    stand.wanted = 1.0
+    short = Holding(share_key(Kind.TENANT, "ann"), 4.0, 4.0, 6.0)
+    _run(stand.renewer.renew())
+    for waits_s, pause_s in ((0.0, 0.25), (0.5, 0.05)):
+        stand.more = (short._replace(waits_s=waits_s),)
+        _run(stand.renewer.renew())
+        assert stand.renewer.pause_s == pytest.approx(pause_s)
 
 
 def test_a_lost_renewal_is_asked_again_soon_and_a_store_that_is_gone_no_sooner_than_usual() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from millgate.core.tickets import ClientKind
-from millgate.core.tickets.appointment import Attendance
+from millgate.core.tickets.attendance import Attendance
 
 
 def test_clients_return_until_they_are_seen_to_stay_away() -> None:

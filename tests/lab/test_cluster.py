@@ -60,6 +60,19 @@ def test_clients_that_return_to_any_replica_keep_their_place_and_find_their_hint
 
 
 @INTERPRETED
+@pytest.mark.parametrize(("seed", "hot_share"), [(23, 0.0), (24, 0.7)])
+def test_clients_of_a_capped_tenant_that_return_to_any_replica_find_their_hints_true(
+    seed: int, hot_share: float
+) -> None:
+    one = Setup(1, max_queue=0, deadline_s=60.0, load=1.3, horizon_s=100.0, capped=True)
+
+    alone, shared = play(one, seed), play(one._replace(replicas=4, hot_share=hot_share), seed)
+    assert shared.peak == CAP
+    assert shared.kept > 0.8, "where each replica had a line of its own a tenth was kept"
+    assert shared.finished > 0.9 * alone.finished
+
+
+@INTERPRETED
 @pytest.mark.parametrize(("seed", "hot_share"), [(31, 0.7), (32, 0.95)])
 def test_a_quota_is_used_up_and_never_passed_wherever_clients_come_and_return(
     seed: int, hot_share: float

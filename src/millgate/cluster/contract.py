@@ -74,7 +74,7 @@ class Holding(NamedTuple):
 class Line(NamedTuple):
     """What waits before one pool: how many requests are queued, and the work of the line in seconds of one stream.
 
-    Or before one quota: `work_s` is then an amount of it.
+    Or before one quota, or the cap of one tenant: `work_s` is then an amount of that.
 
     The line is who is queued and who was told to come back. `came` and `told` are weights of clients: who came when told, by any
     replica, and who was told here. All of them are summed over replicas.

@@ -169,8 +169,9 @@ class LeaseRenewer:
         self.status = self.status._replace(renewals=self.status.renewals + 1)
         granted = await self._store.renew(renewal)
         self._take(granted, sent_at)
-        # What a tenant lacks, or retries, is worth no renewal of its own.
-        wanted = {each.key: each.wanted for each in holdings if not each.key.startswith(_PATIENT)}
+        # What a tenant lacks for whom no client is held, or retries, is worth no renewal of its own.
+        pressing = [each for each in holdings if each.waits_s or not each.key.startswith(_PATIENT)]
+        wanted = {each.key: each.wanted for each in pressing}
         if any(share.amount < wanted.get(share.key, 0.0) for share in granted.shares):
             self.pause_s = min(self.pause_s, self._settings.renewal_s * _SOONER)
 

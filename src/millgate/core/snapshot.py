@@ -324,7 +324,8 @@ class PoolLine(NamedTuple):
 
     `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here. The line of a quota is
     named `quota/NAME`; its `work_s` is how much those told take beyond what there is. Of the retry budget's, `retries/`, `work_s` is what
-    admissions here have earned. Of a tenant's, `tenant/NAME`, `queued` is how many streams it has.
+    admissions here have earned. Of a tenant's, `tenant/NAME`, `queued` is how many streams it has, and `work_s` how many it has promised beyond those
+    that are free. `lines/` has the weights of all lines of quotas and tenants.
     """
 
     pool: str

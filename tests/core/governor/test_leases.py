@@ -33,7 +33,7 @@ from millgate.core.settings import (
     Settings,
     TenantSettings,
 )
-from millgate.core.snapshot import SharedNumber
+from millgate.core.snapshot import PoolLine, SharedNumber
 from millgate.core.words import QuotaKind, Reason
 from millgate.wiring.governor import build_governor
 
@@ -268,7 +268,7 @@ def test_clients_that_come_to_other_replicas_are_not_believed_absent() -> None:
         ask(gate, number)
     gate.handle(Tick(), 100.0)
     (pool,) = gate._knowledge.engines.routes.pools
-    assert pool.appointments.attendance.counts[1] == 18.0, "as many have lapsed here"
+    assert pool.appointments.attendance.counts()[1] == 18.0, "as many have lapsed here"
     assert min(pool.appointments.shares(100.0)) == 1.0
 
 
@@ -368,13 +368,16 @@ def _refused(gate: Governor, numbers: range, now: float) -> list[float]:
     return [now + each.retry_after_s for each in answers]
 
 
+def _promised(gate: Governor) -> PoolLine:
+    return next(each for each in gate.shared_use(0.0).lines if each.pool == "quota/tokens")
+
+
 def test_what_is_promised_here_is_the_least_that_a_replica_wants_of_a_rate() -> None:
     gate = _with_quota()
     gate.handle(_quota(0.0, 30.0, 250.0, 15_000.0), 0.0)
     before = _use(gate, "rate", 0.0).floor
     _refused(gate, range(1, 4), 0.0)
-    promised = gate.shared_use(0.0).lines[-1]
-    assert promised.pool == "quota/tokens"
+    promised = _promised(gate)
     assert before < _use(gate, "rate", 0.0).floor == promised.work_s < 1_000.0
 
 
@@ -383,7 +386,7 @@ def test_clients_of_a_quota_are_told_when_the_rate_of_all_replicas_has_enough_fo
     lease = _quota(0.0, 30.0, 50.0, 15_000.0)
     gate.handle(lease._replace(lines=(OthersLine("quota/tokens", 0, 4_000.0),)), 0.0)
     told = _refused(gate, range(1, 5), 0.0)
-    needed = gate.shared_use(0.0).lines[-1].work_s / 4.0
+    needed = _promised(gate).work_s / 4.0
     # And a quarter of a second, for shares of a rate are a little less than the rate while they move.
     assert told == pytest.approx([0.25 + (4_000.0 + number * needed) / 1_000.0 for number in range(1, 5)])
 

@@ -253,7 +253,7 @@ class Allowances:
         who, sizes = _who(request), request.sizes()
         short = self.ledger.shortage(who, sizes, now)
         behind = None
-        if self.lines.bookings or self.lines.promised_elsewhere:
+        if self.lines.bookings or self.lines.is_shared:
             demands = self.ledger.demands(who, sizes)
             number = self._number_of(request)
             behind = self.lines.behind(number, demands, now, self._told(request, now))
@@ -269,7 +269,7 @@ class Allowances:
             return None
         demand, behind = _of_streams(own, request), None
         wait_s = min(LONGEST_HINT_S, own.wait_s(demand.needed, now))
-        if self.lines.bookings:
+        if self.lines.bookings or self.lines.is_shared:
             number = self._number_of(request)
             behind = self.lines.behind(number, (demand,), now, self._told(request, now), turn)
         if behind is None and wait_s <= 0.0:
@@ -288,9 +288,10 @@ class Allowances:
     def _hold_s(self, own: OwnStreams, request: Request, now: float) -> float:
         """Return for how long it is held for a stream: until its promise counts as kept no more, if it is back when told; else 0."""
         booking = self.lines.bookings.get(self._number_of(request))
-        if booking is None or own not in booking.lines or not booking.appointment.is_honoured(now):
+        told = self._told(request, now) if booking is None else booking.appointment
+        if told is None or (booking and own not in booking.lines) or not told.is_honoured(now):
             return 0.0
-        hold_s, most_s = booking.appointment.hold_s, request.lane.settings.hold_due_s
+        hold_s, most_s = told.hold_s, request.lane.settings.hold_due_s
         return hold_s if most_s is None else min(hold_s, most_s)
 
     def arrived(self, request: Request, refused: Reason | None, now: float) -> None:
@@ -325,7 +326,7 @@ class Allowances:
             is_held = is_queued and own.level(now) < own.needs(streams)
             own.begins(streams, request.service_s)
             if is_held:
-                self.streams.holds(request.attempt, Held(own, streams, turn))
+                self.streams.holds(request.attempt, Held(own, streams, turn, now))
 
     def told(
         self,

@@ -8,6 +8,7 @@ from millgate.core.events import EngineShare, LeaseGranted, OthersLine
 from millgate.core.governor.allowances import RetryBudget, RetryShare
 from millgate.core.governor.knowledge import Knowledge
 from millgate.core.governor.quota_lines import Elsewhere
+from millgate.core.governor.tenant_streams import TENANT_LINE
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.measure import UPPER_SHARE, WINDOW_S
 from millgate.core.quotas.bucket import PARTS, Bucket, Sizes, Supply
@@ -16,11 +17,13 @@ from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Pool
 from millgate.core.tickets import TOLERANCE_S
+from millgate.core.tickets.attendance import Counts
 
 QUOTA_LINE: Final = "quota/"
 """The line of a quota is named by this and its name; names have no slash, so that no pool is named so."""
 _RETRY_LINE: Final = "retries/"
-_TENANT_LINE: Final = "tenant/"
+# What became of the appointments in all lines of quotas and of tenants.
+_ALL_LINES: Final = "lines/"
 _LEAST_LINGER_S: Final = 1.0
 # A replica that does not know what the others admit leaves it to them how many retries there are.
 _ANY_RETRIES: Final = 1e6
@@ -47,10 +50,10 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
         pool.shared_with(lines.get(pool.name), elsewhere, now)
     quotas = {quota.quota: quota for quota in granted.quotas}
     knowledge.allowances.ledger.leased(quotas, granted.replicas, now)
-    _share_quota_lines(knowledge, lines, now)
     tenants = {share.tenant: share.streams for share in granted.tenants}
-    away = {name: line.queued for name in tenants if (line := lines.get(_TENANT_LINE + name)) is not None}
+    away = {name: line.queued for name in tenants if (line := lines.get(TENANT_LINE + name)) is not None}
     knowledge.allowances.streams.leased(tenants, away)
+    _share_lines(knowledge, tenants, lines, now)
     if (budget := knowledge.allowances.budget) is not None:
         budget.leased(_retry_share(budget, granted, lines.get(_RETRY_LINE)))
 
@@ -65,15 +68,24 @@ def _retry_share(budget: RetryBudget, granted: LeaseGranted, others: OthersLine 
     return before._replace(retries=granted.retries, is_known=True)
 
 
-def _share_quota_lines(knowledge: Knowledge, lines: Mapping[str, OthersLine], now: float) -> None:
-    """Let each shared quota's line count with what other replicas have promised of it."""
+def _share_lines(
+    knowledge: Knowledge, tenants: Iterable[str], lines: Mapping[str, OthersLine], now: float
+) -> None:
+    """Let each shared quota's line, and that of each of these tenants, count with what other replicas have promised of it."""
     elsewhere: dict[Supply, Elsewhere] = {}
-    came = told = 0.0
+    none = OthersLine("", 0, 0.0)
     for rule, bucket in knowledge.allowances.ledger.shared():
-        others = lines.get(QUOTA_LINE + rule.name) or OthersLine("", 0, 0.0)
+        others = lines.get(QUOTA_LINE + rule.name) or none
         elsewhere[bucket] = Elsewhere(others.work_s, rule.limit.rate_per_s)
-        came, told = max(came, others.came), max(told, others.told)
-    knowledge.allowances.lines.shared_with(elsewhere, came, told, now)
+    others = lines.get(_ALL_LINES) or none
+    counts: dict[str | None, Counts] = {None: (others.came, others.told)}
+    for name in tenants:
+        if (own := knowledge.allowances.streams.of(name)) is not None:
+            others = lines.get(TENANT_LINE + name) or none
+            elsewhere[own] = Elsewhere(others.work_s)
+            counts[name] = others.came, others.told
+    knowledge.allowances.lines.shared_with(elsewhere)
+    knowledge.allowances.lines.attendance.shared_with(counts, now)
 
 
 def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
@@ -83,7 +95,7 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
     for pool in knowledge.engines.routes.pools:
         line = _Line(knowledge, pool, now)
         work_s = pool.queued_work_s + pool.appointments.work_s()
-        lines.append(PoolLine(pool.name, pool.queued_count, work_s, *pool.appointments.attendance.counts))
+        lines.append(PoolLine(pool.name, pool.queued_count, work_s, *pool.appointments.attendance.counts()))
         for engine in pool.engines:
             numbers += _of_engine(engine, line, now)
             numbers += _of_account(engine, line, now)
@@ -92,22 +104,26 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
             # Other replicas may know it still: what runs there is theirs to use again only when it has ended.
             left = _Line(knowledge, knowledge.engines.routes.pool_of(engine), now)
             numbers += _leaving(_of_engine(engine, left, now))
-    for number in _of_tenants(knowledge, now):
+    waiting, granted = knowledge.allowances.lines, knowledge.lease.granted
+    replicas = 1 if granted is None else granted.replicas
+    # No gauge tells tenants apart: what they have is out for as long as any answer may last.
+    longest_s = max([each.lingers_s for each in numbers], default=0.0)
+    for number, line_of_tenant in knowledge.allowances.streams.uses(now, replicas, waiting, longest_s):
         numbers.append(number)
-        if number.used:
-            lines.append(PoolLine(_TENANT_LINE + number.names[0], int(number.used), 0.0))
+        if any(line_of_tenant[1:]):
+            lines.append(line_of_tenant)
     if (budget := knowledge.allowances.budget) is not None:
         drain_per_s = max(
             [pool.capacity_forecast.per_s() for pool in knowledge.engines.routes.pools], default=0.0
         )
         numbers.append(_of_retries(budget, drain_per_s, now))
         lines.append(PoolLine(_RETRY_LINE, 0, budget.earned(now)))
-    waiting = knowledge.allowances.lines
     for rule, bucket in knowledge.allowances.ledger.shared():
-        needed, missing = bucket.wanted(now), waiting.missing(bucket, now, here=True)
+        needed, missing = bucket.wanted(now), waiting.missing(bucket, now, waiting.attendance.here)
         numbers += _of_bucket(("rate", "burst"), (rule.name,), bucket, rule.limit, needed, now, missing)
-        promised = waiting.missing(bucket, now)
-        lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised, *waiting.attendance.counts))
+        promised = waiting.missing(bucket, now, waiting.attendance.expected())
+        lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised))
+    lines.append(PoolLine(_ALL_LINES, 0, 0.0, *waiting.attendance.counts()))
     if knowledge.draining:
         numbers = _leaving(numbers)
     return SharedUse(tuple(numbers), tuple(lines))
@@ -116,19 +132,6 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
 def _leaving(numbers: Iterable[SharedNumber]) -> list[SharedNumber]:
     """Return these of a replica that takes nothing new: it wants what is out, until that has ended."""
     return [each._replace(wanted=each.used, floor=0.0) for each in numbers]
-
-
-def _of_tenants(knowledge: Knowledge, now: float) -> Iterator[SharedNumber]:
-    """Yield what each tenant with a cap has here; no gauge tells tenants apart, so that it stays out as long as an answer may last."""
-    granted = knowledge.lease.granted
-    replicas = 1 if granted is None else granted.replicas
-    uses = knowledge.allowances.streams.uses(now, replicas, knowledge.allowances.lines)
-    engines = knowledge.engines.by_name.values()
-    longest_s = (
-        max([_lingers_s(engine, now, prompts=False) for engine in engines], default=0.0) if uses else 0.0
-    )
-    for tenant, cap, used, wanted, floor in uses:
-        yield SharedNumber("tenant", (tenant,), cap, used, wanted, floor, longest_s)
 
 
 def _of_retries(budget: RetryBudget, drain_per_s: float, now: float) -> SharedNumber:

@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from millgate.core.measure import MOST_WEIGHT, Ranking
 from millgate.core.quotas.bucket import PARTS, Supply
 from millgate.core.quotas.ledger import Demand
-from millgate.core.tickets.appointment import Appointment, Attendance, age_key
+from millgate.core.tickets.appointment import Appointment, age_key
 from millgate.core.tickets.appointments import most_notes
+from millgate.core.tickets.attendance import Attendance
 
 # A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.
 MOST_IN_LINE: Final = 4_096
@@ -32,10 +33,10 @@ class Behind(NamedTuple):
 
 
 class Elsewhere(NamedTuple):
-    """What the other replicas of a cluster have promised of a bucket and do not have, and the rate of all together."""
+    """What the other replicas of a cluster have promised of a bucket and do not have, and the rate of all together (0: as here)."""
 
     promised: float
-    rate_per_s: float
+    rate_per_s: float = 0.0
 
 
 class Booking(NamedTuple):
@@ -100,28 +101,24 @@ class QuotaLines:
         self._due: dict[tuple[str, int], int] = {}
         self._ends: list[tuple[float, int]] = []
         self._elsewhere: dict[Supply, Elsewhere] = {}
-        self.is_shared, self.promised_elsewhere = False, 0.0
+        self.is_shared = False
 
     def __len__(self) -> int:
         """Return how many clients have an appointment, those included that have lapsed since `expire`."""
         return len(self.bookings)
 
-    def shared_with(self, elsewhere: dict[Supply, Elsewhere], came: float, told: float, now: float) -> None:
-        """Count with what other replicas have promised of these buckets, and with the `counts` of their `attendance`."""
+    def shared_with(self, elsewhere: dict[Supply, Elsewhere]) -> None:
+        """Count with what other replicas have promised of these buckets."""
         self._elsewhere, self.is_shared = elsewhere, bool(elsewhere)
-        self.promised_elsewhere = sum([each.promised for each in elsewhere.values()], 0.0)
-        self.attendance.shared_with(came, told, now)
 
-    def missing(self, bucket: Supply, now: float, *, here: bool = False) -> float:
-        """Return how much this bucket lacks of what it has promised: to all that come to any replica, or `here`."""
-        return max(0.0, self.promised(bucket, here=here) - max(0.0, bucket.level(now)))
+    def missing(self, bucket: Supply, now: float, share: float) -> float:
+        """Return how much this bucket lacks of what it has promised, of which this `share` comes."""
+        return max(0.0, self.promised(bucket, share) - max(0.0, bucket.level(now)))
 
-    def promised(self, bucket: Supply, *, here: bool = False) -> float:
-        """Return how much clients are expected to take of this who were told to come back for it, to any replica or `here`."""
-        line, attendance = self._lines.get(bucket), self.attendance
-        if line is None:
-            return 0.0
-        return line.total * (attendance.here if here else attendance.expected()) / PARTS
+    def promised(self, bucket: Supply, share: float) -> float:
+        """Return how much clients take of this who were told to come back for it, of whom this `share` comes."""
+        line = self._lines.get(bucket)
+        return 0.0 if line is None else line.total * share / PARTS
 
     def behind(
         self,
@@ -183,8 +180,9 @@ class QuotaLines:
         if (elsewhere := self._elsewhere.get(bucket)) is not None:
             # Lines of all replicas are taken to be of one age: as large a part of theirs is before it.
             part = before / line.total if line.total else float(not asking.has_place)
-            promised, rate_per_s = promised + part * elsewhere.promised, elsewhere.rate_per_s
-            margin_s = _SHARED_MARGIN_S
+            promised, rate_per_s = promised + part * elsewhere.promised, elsewhere.rate_per_s or rate_per_s
+            # A tenant's clients are held until a stream comes.
+            margin_s = _SHARED_MARGIN_S if elsewhere.rate_per_s else 0.0
         wait_s = max(0.0, promised + needed - level) / rate_per_s + margin_s
         return Behind(wait_s, promised, needed, level)
 

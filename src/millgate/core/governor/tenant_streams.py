@@ -7,28 +7,20 @@ client that is refused there is told when a share can be there, and until then i
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil, inf
+from math import ceil
 from typing import Final, NamedTuple
 
 from millgate.core.governor.quota_lines import QuotaLines
 from millgate.core.measure import Ewma
 from millgate.core.quotas.bucket import Supply
 from millgate.core.settings import TenantSettings
+from millgate.core.snapshot import PoolLine, SharedNumber
 
 MOST_LEASED: Final = 256
 """So many caps all replicas together lease at a time, for each costs the store time: of tenants with streams, told to come back, and others."""
+TENANT_LINE: Final = "tenant/"
 SHARE_COMES_S: Final = 0.5
 """A share that another replica has idle is here after so long: two renewals."""
-
-
-class StreamsUse(NamedTuple):
-    """What one tenant has here of its cap, what it could use at once, and the least with which a request of it can go."""
-
-    tenant: str
-    cap: int
-    used: int
-    wanted: int
-    floor: int
 
 
 class OwnStreams(Supply):
@@ -38,11 +30,10 @@ class OwnStreams(Supply):
     """
 
     def __init__(self) -> None:
+        super().__init__(1.0)
         self.cap: int | None = None
         self.inside = self.held = self.share = self.elsewhere = 0
-        self.rate_per_s = 1.0
         self._service_s = Ewma(0.0, prior_samples=0.0)
-        self._wanted = self._wanted_until = 0.0
 
     def may_have(self, cap: int | None, share: int, elsewhere: int) -> None:
         """Take another cap, and another share of it."""
@@ -69,23 +60,6 @@ class OwnStreams(Supply):
         is_out = self.cap is not None and self.inside + self.elsewhere + amount > self.cap
         return missing / self.rate_per_s if is_out else SHARE_COMES_S
 
-    def too_large(self, amount: float) -> bool:  # noqa: ARG002
-        """Return False: what needs more than all runs alone."""
-        return False
-
-    def full_for_s(self, now: float) -> float:  # noqa: ARG002
-        """Return infinity: no stream is kept idle for clients that are due, who are held when they come."""
-        return inf
-
-    def wants(self, amount: float, until: float, now: float) -> None:
-        """Note that a client which needs so many is to be back by then."""
-        if amount >= self.wanted(now):
-            self._wanted, self._wanted_until = amount, until
-
-    def wanted(self, now: float) -> float:
-        """Return the most that a client which is to be back needs, 0 without one."""
-        return self._wanted if now <= self._wanted_until else 0.0
-
     def begins(self, streams: int, service_s: float) -> None:
         """Count a request that is let in or queued, whose streams are expected to be out for so long."""
         self.inside += streams
@@ -105,11 +79,12 @@ class OwnStreams(Supply):
 
 
 class Held(NamedTuple):
-    """What a held request waits for: so many of its tenant's streams; its `turn` in the line for them."""
+    """What a held request waits for since then: so many of its tenant's streams; its `turn` in the line for them."""
 
     own: OwnStreams
     streams: int
     turn: int | None
+    since: float
 
 
 class TenantStreams:
@@ -165,7 +140,7 @@ class TenantStreams:
     def waiting(self) -> dict[int, None]:
         """Return the attempts that wait for a stream; those for whom one has ended do no more, who came first before others."""
         waiting: dict[int, None] = {}
-        for attempt, (own, streams, _turn) in tuple(self._held.items()):
+        for attempt, (own, streams, _turn, _since) in tuple(self._held.items()):
             if own.running + own.needs(streams) <= own.share or own.cap is None:
                 self._lets_go(attempt)
             else:
@@ -177,16 +152,26 @@ class TenantStreams:
         if held is not None:
             held.own.holds(-held.streams)
 
-    def uses(self, now: float, replicas: int, lines: QuotaLines) -> list[StreamsUse]:
-        """Return what this replica holds and wants of the caps that it leases: of every tenant that has streams here, at least."""
+    def uses(
+        self, now: float, replicas: int, lines: QuotaLines, lingers_s: float
+    ) -> list[tuple[SharedNumber, PoolLine]]:
+        """Return what this replica has and wants of the caps that it leases, and their lines: of every tenant that has streams here, at least."""
         known = [(name, own) for name, own in self._known.items() if own.cap is not None]
         first = sorted(known, key=lambda each: (not each[1].inside, not each[1].wanted(now)))
         count = max(MOST_LEASED // max(1, replicas), sum([own.inside > 0 for _, own in first], 0))
-        return [_use(name, own, ceil(lines.promised(own)), now) for name, own in first[:count]]
+        since = {held.own: held.since for held in reversed(self._held.values())}
+        return [
+            _use(name, own, lines, now, now - since.get(own, now), lingers_s) for name, own in first[:count]
+        ]
 
 
-def _use(name: str, own: OwnStreams, promised: int, now: float) -> StreamsUse:
+def _use(
+    name: str, own: OwnStreams, lines: QuotaLines, now: float, waits_s: float, lingers_s: float
+) -> tuple[SharedNumber, PoolLine]:
     cap, running, most = own.cap or 0, own.running, int(own.wanted(now))
-    wanted = max(running, min(cap, running + max(promised + own.held, most)))
-    floor = max(1, most) if running or most else 0
-    return StreamsUse(name, cap, running, wanted, min(cap, floor))
+    share, held = lines.attendance.of_tenant(name), own.held
+    wanted = max(running, min(cap, running + max(ceil(lines.promised(own, share)) + held, most)))
+    floor = min(cap, max(1, most)) if running or most else 0
+    number = SharedNumber("tenant", (name,), cap, running, wanted, floor, lingers_s, waits_s=waits_s)
+    promised = held + lines.missing(own, now, share)
+    return number, PoolLine(TENANT_LINE + name, running, promised, *lines.attendance.counts(name))

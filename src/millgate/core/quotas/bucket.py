@@ -12,7 +12,7 @@ refund raises those since its reservation: the next refund is judged by the hist
 
 from bisect import bisect_left
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from millgate.core.settings import QuotaLimit
 from millgate.core.words import OutputCharge, QuotaKind
@@ -27,25 +27,37 @@ _SLACK = 1e-9
 _SHARE_COMES_S = 1.0
 
 
-class Supply(Protocol):
+class Supply:
     """What requests take from: what is there now, and how fast more comes."""
 
-    rate_per_s: float
+    def __init__(self, rate_per_s: float) -> None:
+        self.rate_per_s = rate_per_s
+        self._wanted = self._wanted_until = 0.0
 
     def level(self, now: float) -> float:
         """Return what is there now."""
+        raise NotImplementedError
 
     def wait_s(self, amount: float, now: float) -> float:
         """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
+        raise NotImplementedError
 
-    def too_large(self, amount: float) -> bool:
-        """Return whether this amount can never be there."""
+    def too_large(self, amount: float) -> bool:  # noqa: ARG002
+        """Return whether this amount can never be there; what needs more than all runs alone."""
+        return False
 
-    def full_for_s(self, now: float) -> float:
-        """Return for how long it has lost what it was given; 0 where it does not."""
+    def full_for_s(self, now: float) -> float:  # noqa: ARG002
+        """Return for how long it has lost what it was given; infinite where it is never kept idle for clients that are due."""
+        return inf
 
     def wants(self, amount: float, until: float, now: float) -> None:
         """Note that a client short of this amount is to be back by then."""
+        if amount >= self.wanted(now):
+            self._wanted, self._wanted_until = amount, until
+
+    def wanted(self, now: float) -> float:
+        """Return the largest amount that a client which is to be back was short of, 0 without one."""
+        return self._wanted if now <= self._wanted_until else 0.0
 
 
 class Bucket(Supply):
@@ -59,11 +71,10 @@ class Bucket(Supply):
     def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
         if not (rate_per_s > 0 and burst > 0):
             raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")
-        self.rate_per_s = rate_per_s
+        super().__init__(rate_per_s)
         self.burst = self.whole_burst = burst
         self.is_shut = False
         self._kept = 0.0
-        self._wanted, self._wanted_until = 0.0, now
         self.unsettled = 0
         self.charged = 0.0
         self._level = burst
@@ -188,15 +199,6 @@ class Bucket(Supply):
         level = self.level(now)
         self._kept += max(0.0, level) if keeps else 0.0
         self._level, self._at, self.is_shut = min(level, 0.0), now, True
-
-    def wants(self, amount: float, until: float, now: float) -> None:
-        """Note that a client short of this amount is to be back by then."""
-        if amount >= self._wanted or now > self._wanted_until:
-            self._wanted, self._wanted_until = amount, until
-
-    def wanted(self, now: float) -> float:
-        """Return the largest amount that a client which is to be back was short of, 0 without one."""
-        return self._wanted if now <= self._wanted_until else 0.0
 
     def _turn_to(self, rate_per_s: float, burst: float, now: float) -> None:
         level = min(self.level(now), burst)

@@ -164,7 +164,7 @@ class Pool:
     def shared_with(self, others: OthersLine | None, streams: int, now: float) -> None:
         """Count with what waits before the same engines at other replicas, which have so many of their streams."""
         _, _, self.others_work_s, came, told = others or OthersLine("", 0, 0.0)
-        self.appointments.attendance.shared_with(came, told, now)
+        self.appointments.attendance.shared_with({None: (came, told)}, now)
         self.capacity_forecast.shared_with(streams)
 
     def left_to(self, engine: Engine, now: float) -> "Pool":

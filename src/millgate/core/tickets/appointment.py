@@ -1,13 +1,11 @@
-"""One refused client: what it was told, how likely it returns, and how it is recognised, in a row of 250 bytes; an object took a kilobyte."""
+"""One refused client: what it was told, and how it is recognised, in a row of 250 bytes; an object took a kilobyte."""
 
 from array import array
-from collections.abc import Sequence
 from math import floor, inf, isnan, nan
 from struct import Struct
 from typing import Final
 
-from millgate.core.measure import PRIOR_OUTCOMES, Ranking, Trials
-from millgate.core.settings import LONGEST_HINT_S, MOST_TENANTS
+from millgate.core.measure import Ranking
 from millgate.core.tickets import KEPT_S, KEPT_SHARE, LATE_SHARE, SOONEST_RETURN_S, TOLERANCE_S, ClientKind
 
 
@@ -69,108 +67,6 @@ def kept_within_s(hint_s: float) -> float:
 def shortest_kept_s(latest_s: float) -> float:
     """Return the shortest hint that an admission after `latest_s` still keeps: the inverse of `kept_within_s`."""
     return min(latest_s - KEPT_S, latest_s / (1.0 + KEPT_SHARE))
-
-
-# A balancer may send clients elsewhere at once: of those of one replica the last ten count
-# (`lab.replica_quotas`, seeds 821 to 826: of the last fifty, 1.8 and 1.2 points fewer hints are kept with 70 and 95 % at one).
-_HERE_WEIGHT: Final = 0.1
-
-
-class Attendance:
-    """The share of appointments that clients attend, by kind and tenant; `MOST_TENANTS` are known apart.
-
-    An appointment is attended when its client is back before it lapses. The share is the mean of a Beta distribution whose
-    counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
-
-    Replicas of a cluster share what they learn: a client may come to another replica than the one that told it. There all kinds have the
-    share of the whole cluster, by the `counts` of all: the weights of the clients that came here when told, by any replica, and of
-    those that were told here (`others` has those of the others, None without any). `here` is the part of the last few that was attended here.
-    """
-
-    def __init__(self) -> None:
-        self._kinds = [Trials() for _ in ClientKind]
-        self._tenants: list[dict[str, Trials]] = [{} for _ in ClientKind]
-        self._open = [0] * len(ClientKind)
-        self.counts, self._faded_at = (0.0, 0.0), 0.0
-        self.others: tuple[float, float] | None = None
-        self.here = 1.0
-
-    def shared_with(self, came: float, told: float, now: float) -> None:
-        """Count with the `counts` of all others from now on; for their sum to be true all fade in as long as the longest hint takes."""
-        keep = max(0.0, 1.0 - (now - self._faded_at) / LONGEST_HINT_S)
-        self.counts, self._faded_at = (self.counts[0] * keep, self.counts[1] * keep), now
-        self.others = (came, told)
-
-    def visited(self, tenant: str, kind: int) -> None:
-        """Learn that a client has come whom another replica told; that replica counts it as told."""
-        if self.others is None:
-            self.learn(tenant, kind, attended=True)
-        else:
-            self.counts = self.counts[0] + 1.0, self.counts[1]
-
-    def opens(self, kind: int) -> None:
-        """Count an appointment that is given to a client of this kind."""
-        self._open[kind] += 1
-
-    def closes(self, kind: int) -> None:
-        """Count an appointment that is over, whatever became of it."""
-        self._open[kind] -= 1
-
-    def expected(self, lapsed: Sequence[int] = ()) -> float:
-        """Return which part of the open appointments is expected to be attended, at any replica; `lapsed` kinds were not."""
-        number, expected = 0, 0.0
-        for kind, opened in enumerate(self._open):
-            still_open = opened - (lapsed.count(kind) if lapsed else 0)
-            if still_open:
-                number += still_open
-                # Of one kind alone exactly its share: a sum over a count is another number with each count, and has the forecast made anew.
-                expected += (self._share_of(kind, lapsed) - expected) * (float(still_open) / float(number))
-        return expected if number else 1.0
-
-    def shares(self, lapsed: Sequence[int] = ()) -> list[float]:
-        """Return how likely a client of each kind returns when told, as it is once these have `lapsed` too."""
-        return [self._share_of(kind, lapsed) for kind in range(len(self._kinds))]
-
-    def _share_of(self, kind: int, lapsed: Sequence[int]) -> float:
-        if self.others is None:
-            return _share(self._kinds[kind].once_failed(lapsed.count(kind) if lapsed else 0), 1.0)
-        return min(1.0, _share((self.counts[0] + self.others[0], self.counts[1] + self.others[1]), 1.0))
-
-    def of_tenant(self, tenant: str, lapsed: Sequence[int] = ()) -> float:
-        """Return how likely a client of this tenant returns when told, by its own outcomes alone, as it is once these have `lapsed` too."""
-        if self.others is not None:
-            return self.expected()
-        came = told = 0.0
-        for kind, tenants in enumerate(self._tenants):
-            counts = tenants.get(tenant, Trials()).once_failed(lapsed.count(kind))
-            came, told = came + counts[0], told + counts[1]
-        return _share((came, told), 1.0)
-
-    def likelihood(self, tenant: str, kind: int) -> float:
-        """Return how many times as likely as others of its kind a client of this tenant returns when told."""
-        known = self._tenants[kind].get(tenant) if self.others is None else None
-        if known is None:
-            return 1.0
-        of_kind = _share(self._kinds[kind].once_failed(0), 1.0)
-        return _share(known.once_failed(0), of_kind) / of_kind
-
-    def learn(self, tenant: str, kind: int, *, attended: bool) -> None:
-        """Learn what became of one appointment."""
-        came = 1.0 if attended else 0.0
-        self._kinds[kind].add(came)
-        self.here += (came - self.here) * _HERE_WEIGHT
-        if self.others is not None:
-            self.counts = self.counts[0] + came, self.counts[1] + 1.0
-        tenants = self._tenants[kind]
-        known = tenants.pop(tenant, None) or Trials()
-        if len(tenants) >= MOST_TENANTS:
-            del tenants[next(iter(tenants))]
-        tenants[tenant] = known
-        known.add(came)
-
-
-def _share(counts: tuple[float, float], prior: float) -> float:
-    return (counts[0] + prior * PRIOR_OUTCOMES) / (counts[1] + PRIOR_OUTCOMES)
 
 
 class ReturnRecord:

@@ -12,13 +12,13 @@ from millgate.core.measure import ALIKE, LOOKED_AT, MOST_WEIGHT, Ranking
 from millgate.core.tickets import TOLERANCE_S
 from millgate.core.tickets.appointment import (
     NUMBER_BITS,
-    Attendance,
     ReturnRecord,
     Slots,
     TenantRecords,
     age_key,
     turn_key,
 )
+from millgate.core.tickets.attendance import Attendance
 
 # The most records that one event forgets: at 2 us each they cost less than one relayed request.
 FORGOTTEN_PER_EVENT: Final = 32
@@ -323,7 +323,7 @@ class Appointments:
             turn = turn_key(record.turn or _turn(line, self._order, age), number)
             share = self.attendance.expected()
             ends_at = record.open_until
-            if self.attendance.others is None:  # else it may be back at another replica
+            if not self.attendance.is_shared:  # else it may be back at another replica
                 ends_at = min(ends_at, record.due_at + self._latest_s)
         as_old_as = _age_in_turn(record, turn, self._order, self._slots)
         slot = self._slots.put(record, line, turn, age, as_old_as, share)

@@ -5,6 +5,7 @@ The core here is a script, because what is tested is the order in which it is ca
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -141,6 +142,26 @@ def test_a_loop_that_stood_still_is_told_once_before_what_was_to_be_read_meanwhi
         driver.lag.due = now + 0.1
         driver.post(Released(2))
         assert core.handled == [FirstToken(1), StoodStill(), FirstToken(2), Released(1), Released(2)]
+
+    drive(test)
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_the_core_hears_of_a_standstill_at_its_end_and_of_nothing_before_that_afterwards(
+    *, awaited: bool
+) -> None:
+    """At its begin a full gate counted the whole standstill as time in which its engine gave nothing back."""
+
+    def test(core: ScriptedCore, driver: Driver) -> None:
+        now = MonotonicClock.now()
+        driver.lag = LoopLag(asyncio.get_running_loop())
+        core.wake, core.awaited = now - 39.9, awaited
+        driver.lag.due = inf
+        driver.post(FirstToken(1))
+        driver.lag.due = now - 40.0
+        driver.post(Released(1))
+        assert [type(event) for event in core.handled[-3:]] == [StoodStill, Tick, Released]
+        assert now <= core.times[-3] <= core.times[-2] <= core.times[-1]
 
     drive(test)
 

@@ -152,13 +152,13 @@ class Driver:
         try:
             if self.lag is not None and now - self.lag.due > STALL_S and self._told_of != self.lag.due:
                 self._told_of = self.lag.due
-                self._step(StoodStill(), min(now, self._due_at))
+                self._step(StoodStill(), now)
             if self.before_step is not None and (ended := self.before_step()) is not None:
                 self._step(ended, now)
             while now >= self._due_at:
                 due_at = self._due_at
-                # What is awaited happens now; anything else has happened when it was due.
-                self._step(Tick(), now if self._governor.is_awaited() else due_at)
+                # What is awaited happens now; anything else has happened when it was due, but for the time of a standstill.
+                self._step(Tick(), now if self._governor.is_awaited() else max(due_at, self.now))
                 wake = self._governor.next_wake()
                 self._due_at = inf if wake is None or wake <= due_at else wake
             if event is not None:

@@ -36,7 +36,8 @@ class _Replica:
     """One core with its renewer; `running` are its attempts by the time of their admission."""
 
     def __init__(self, world: "_World", name: str, settings: LeaseSettings) -> None:
-        self.world, self.core = world, build_governor(_settings(world.tenants), 0.0)
+        # Ten seconds old: a younger one charges no retry that it does not know.
+        self.world, self.core = world, build_governor(_settings(world.tenants), -10.0)
         self.running: dict[int, float] = {}
         self.core.handle(LeaseGranted(inf), 0.0)
         self.renewer = LeaseRenewer(

@@ -66,11 +66,23 @@ def test_who_was_asked_back_without_a_place_is_found_and_counts_in_no_line() -> 
     assert [found.is_agreed(now) for now in (7.9, 8.0, 9.0)] == [False, True, True]
 
 
-def test_retries_that_a_restarted_gate_does_not_know_are_served_while_streams_are_free() -> None:
-    """Most were refused for good before an idle engine: what had earned them was forgotten with the gate before."""
-    gate = _gate(streams=64)
-    answers = [_ask(gate, number, number / 100.0, retry_count=1) for number in range(100)]
-    assert [isinstance(each, Admit) for each in answers[:64]] == [True] * 64
-    assert {each.reason for each in answers[64:]} == {Reason.RETRY_BUDGET}, (
-        "the engine is full: a storm waits for no queue"
-    )
+def test_a_restarted_gate_takes_retries_that_it_does_not_know_for_first_attempts_for_ten_seconds() -> None:
+    """Every client of a gate that was restarted into a full engine was refused for good: what had earned its retry was forgotten."""
+    for now, reason in ((1.0, Reason.SATURATED), (9.0, Reason.SATURATED), (11.0, Reason.RETRY_BUDGET)):
+        gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=64)
+        answers = [_ask(gate, number, now + number / 100.0, retry_count=1) for number in range(90)]
+        assert [isinstance(each, Admit) for each in answers[:64]] == [True] * 64, "streams are free"
+        assert answers[-1].reason is reason
+        assert answers[-1].retry is (reason is Reason.SATURATED)
+
+
+def test_a_storm_into_a_restarted_gate_pays_from_its_second_attempt_on() -> None:
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=1)
+    _ask(gate, 0)
+    for attempt in range(1, 21):
+        hint = _ask(gate, attempt, 1.0, retry_count=1)
+        assert (hint.reason, hint.retry) == (Reason.SATURATED, True)
+    early = [
+        _ask(gate, 20 + each, 1.2, fingerprint=lambda each=each: each, retry_count=2) for each in range(1, 21)
+    ]
+    assert early[-1].reason is Reason.RETRY_BUDGET

@@ -52,9 +52,9 @@ def test_observe_mode_owes_no_quota_for_what_a_protecting_gate_would_have_refuse
 
 def test_observe_mode_charges_no_retry_that_a_protecting_gate_would_have_refused() -> None:
     gate = _gate(streams=1, observe=True)
-    would = [_ask(gate, number, retry_count=1).would for number in range(20)]
+    would = [_ask(gate, number, 61.0, retry_count=1).would for number in range(20)]
     assert Reason.RETRY_BUDGET in would
-    assert gate.snapshot(0.0).retries.budget_spent == would.count(None)
+    assert gate.snapshot(61.0).retries.budget_spent == would.count(None)
 
 
 def test_observe_mode_changes_no_answer() -> None:

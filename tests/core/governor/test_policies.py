@@ -124,14 +124,14 @@ def test_a_tenant_has_so_many_streams_and_no_more() -> None:
 
 def test_retries_that_nobody_asked_for_end_with_the_budget() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=1)
-    _ask(gate, 0)
-    stormers = [_ask(gate, 1 + each, 0.01 * each, retry_count=1) for each in range(20)]
+    _ask(gate, 0, 61.0)
+    stormers = [_ask(gate, 1 + each, 61.0 + 0.01 * each, retry_count=1) for each in range(20)]
     reasons = [each.reason for each in stormers]
 
     assert reasons[0] is Reason.SATURATED
     assert reasons[-1] is Reason.RETRY_BUDGET
     assert not stormers[-1].retry
-    assert _ask(gate, 50, 0.5, retry_count=0).reason is Reason.SATURATED, (
+    assert _ask(gate, 50, 61.5, retry_count=0).reason is Reason.SATURATED, (
         "first attempts are nobody's retries"
     )
 

@@ -11,8 +11,8 @@ that no hint asked for are rationed:
 The 20 % and the ten seconds are Finagle's and Linkerd's. Their reserve of 10 retries a second would be many times
 the capacity of an engine that serves two requests a second, so here the reserve follows the drain rate.
 
-Every retry is charged, by its label (`x-stainless-retry-count` > 0) or because it was recognised, but one that is back when
-its hint was due: due returns come no faster than permits come free. Charged, they would exhaust the budget by arithmetic alone.
+Every retry is charged, by its label (`x-stainless-retry-count` > 0, in the process's first ten seconds not by that alone) or because it was
+recognised, but one that is back when its hint was due: due returns come no faster than permits come free. Charged, they would exhaust the budget by arithmetic alone.
 Twenty clients before one stream of 2 s are one admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five pass.
 
 Tenants share the budget. While it is not used up any tenant may spend (an unused share is lent). When it is, a tenant
@@ -209,10 +209,11 @@ class Allowances:
     stream of its own.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, now: float) -> None:
         self.ledger = Ledger(settings.quotas)
         self.lines = QuotaLines()
         self.budget = RetryBudget() if settings.retry_budget else None
+        self._knows_all_at = now + WINDOW_S
         self._tenants: dict[str, TenantSettings] = {each.name: each for each in settings.tenants}
         self.streams = TenantStreams(settings.tenants)
         # Attempts that run although a protecting gate would have refused them.
@@ -240,7 +241,7 @@ class Allowances:
             short = self.own_streams(request, now)
         if (
             (budget := self.budget) is not None
-            and request.is_charged
+            and self._is_charged(request, now)
             and (short is not None or not _goes_at_once(request))
         ):
             drain_per_s = request.route.pool.capacity_forecast.per_s()
@@ -248,6 +249,10 @@ class Allowances:
                 spent, most = budget.spent(now), budget.budget(now, drain_per_s)
                 return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
         return short
+
+    def _is_charged(self, request: Request, now: float) -> bool:
+        """Return whether the budget pays for it: not while a retry that is not known may come from the process before, or from its end."""
+        return request.is_charged and (request.recognised or now >= self._knows_all_at)
 
     def _short_of_quota(self, request: Request, now: float) -> Shortfall | None:
         who, sizes = _who(request), request.sizes()
@@ -301,7 +306,7 @@ class Allowances:
         budget.arrived(request.tenant, now, retry=request.is_retry)
         if refused is Reason.RETRY_BUDGET:
             budget.refused(now)
-        elif request.is_charged:
+        elif self._is_charged(request, now):
             budget.spend(request.tenant, now)
 
     def taken_in(

@@ -311,7 +311,7 @@ class Knowledge:
         self.classes = Classes(list(self.open_lanes.values()))
         self.engines = Engines(settings, instruments, now)
         self.attempts = Attempts(self.engines, self.lanes)
-        self.allowances = Allowances(settings)
+        self.allowances = Allowances(settings, now)
         self.lease = Lease()
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
         self.max_queued = settings.max_queued

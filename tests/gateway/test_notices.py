@@ -95,8 +95,8 @@ def test_an_engine_that_fails_requests_and_stays_is_a_line_a_minute() -> None:
 def test_a_key_of_the_gate_that_is_refused_is_a_line_a_minute_that_says_why() -> None:
     log = Written()
     for _ in range(3):
-        log.notices.key_refused("hosted", FailureKind.STATUS)
-    log.notices.key_refused("other", FailureKind.NO_CREDIT)
+        log.notices.refused("hosted", FailureKind.STATUS)
+    log.notices.refused("other", FailureKind.NO_CREDIT)
     assert log.lines == [
         (
             "engine refuses the gate's key",

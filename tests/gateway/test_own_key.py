@@ -26,7 +26,7 @@ def test_a_client_with_a_good_key_is_not_told_that_the_gates_own_key_is_refused(
     async def body() -> None:
         async with gating(refuse, callers=GUARDED, address={"api_key": UPSTREAM}) as stand:
             told: list[tuple[str, FailureKind]] = []
-            stand.gateway.door.on_key_refused = lambda *refused: told.append(refused)
+            stand.gateway.door.on_refused = lambda *refused: told.append(refused)
             got = await stand.ask(chat(stream=stream), path, authorization=f"Bearer {KEY}")
             assert (got.status, got.error["code"]) == (502, "upstream_error")
             assert UPSTREAM[-5:] not in str(got)

@@ -31,6 +31,7 @@ SPENT_TOO = (
     b'{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low"}}'
 )
 LIMITED = b'{"error":{"message":"Rate limit reached in organization org-ours","type":"tokens","code":"rate_limit_exceeded"}}'
+BUSY = b'{"error":"Model is overloaded","error_type":"overloaded"}'
 OURS = b'{"error":{"message":"Incorrect API key: *****lanted","type":"x","param":null,"code":"x"}}'
 
 
@@ -149,7 +150,7 @@ def test_an_account_that_refuses_the_gates_own_key_or_has_no_credit_costs_no_cli
     async def body() -> None:
         async with two(always(status, refusal), answer_whole, own_key=True) as (stand, paid):
             told: list[tuple[str, FailureKind]] = []
-            stand.gateway.door.on_key_refused = lambda *refused: told.append(refused)
+            stand.gateway.door.on_refused = lambda *refused: told.append(refused)
             for stream in (True, False):
                 assert (await stand.ask(chat(stream=stream))).status == 200
             assert told == [("first", kind)] * len(stand.engine.asked)
@@ -176,11 +177,34 @@ def test_an_account_that_is_full_costs_no_client_its_answer_where_another_one_ha
             got = await stand.ask(chat(stream=stream))
             assert (got.status, got.body) == (status, LIMITED)
             assert got.headers.get("retry-after-ms") is None
-        async with two(always(status, LIMITED), answer_whole) as (stand, second):
+        async with two(always(429, LIMITED), answer_whole) as (stand, second):
             got = await stand.ask(chat(stream=stream), authorization="Bearer theirs")
-            assert (got.status, len(second.asked)) == (status, 0), (
+            assert (got.status, len(second.asked)) == (429, 0), (
                 "the limit is that of the client's own account"
             )
+
+    run(body())
+
+
+@pytest.mark.parametrize(("status", "refusal"), [(429, BUSY), (503, BUSY), (503, b""), (529, LIMITED)])
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_engine_that_refuses_what_it_gets_costs_no_client_its_answer_where_another_one_has_room(
+    status: int, refusal: bytes, stream: bool
+) -> None:
+    """It refused at once, so it was always the idlest: 9 of 10 requests went there, and two engines beside it were idle."""
+
+    async def body() -> None:
+        async with two(always(status, refusal), answer_whole) as (stand, roomy):
+            told: list[tuple[str, FailureKind]] = []
+            stand.gateway.door.on_refused = lambda *refused: told.append(refused)
+            for _ in range(3):
+                assert (await stand.ask(chat(stream=stream), authorization="Bearer theirs")).status == 200
+            assert len(roomy.asked) == 3
+            assert told == [("first", FailureKind.REFUSED)] * len(stand.engine.asked), "its operator is told"
+            await stand.settle()
+        async with two(always(status, refusal), always(status, refusal)) as (stand, _second):
+            got = await stand.ask(chat(stream=stream))
+            assert (got.status, got.body) == (status, refusal)
 
     run(body())
 
@@ -235,14 +259,14 @@ def test_a_job_that_one_account_has_left_undone_is_done_by_another_one(status: i
         async with two(always(status, refusal), answer_whole, own_key=True) as (stand, does):
             keys, names = list[str](), list[str]()
             assert stand.gateway.line is not None
-            stand.gateway.line.on_key_refused = lambda engine, _kind: keys.append(engine)
+            stand.gateway.line.on_refused = lambda engine, _kind: keys.append(engine)
             stand.gateway.line.on_unknown = names.append
             for number in range(3):
                 got, result = await job(stand, f"J{number}")
                 assert (got.status, result) == (Status.DONE, answer())
             assert len(does.asked) == 3
             assert stand.engine.asked
-            assert bool(keys) is (refusal in {OURS, SPENT, SPENT_TOO})
+            assert bool(keys) is (status != 404)
             assert bool(names) is (refusal == UNKNOWN)
             await stand.settle()
 

@@ -62,8 +62,11 @@ class Notices:
         elif kind not in _TOLD_APART:
             self._tell("engine failures", "engine", engine, kind=kind.value)
 
-    def key_refused(self, engine: str, kind: FailureKind) -> None:
-        """An engine refuses the gate's own key, or says that its account has no credit left."""
+    def refused(self, engine: str, kind: FailureKind) -> None:
+        """An engine has no room for a request, refuses the gate's own key, or says that its account has no credit left."""
+        if kind is FailureKind.REFUSED:
+            self._tell("engine refuses requests", "engine", engine)
+            return
         why = "no credit is left" if kind is FailureKind.NO_CREDIT else "it answers 401, 402 or 403"
         self._tell("engine refuses the gate's key", "engine", engine, why=why)
 

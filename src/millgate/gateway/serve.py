@@ -67,10 +67,10 @@ async def serve(
     notices = Notices(log, loop.time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_failure, gateway.door.shedding.on_shed = notices.failed, notices.shed
-    gateway.door.on_key_refused = notices.key_refused
+    gateway.door.on_refused = notices.refused
     gateway.door.on_unknown, gateway.fleet.on_look = notices.unknown, notices.looked_up
     if gateway.line is not None:
-        gateway.line.on_key_refused, gateway.line.on_unknown = notices.key_refused, notices.unknown
+        gateway.line.on_refused, gateway.line.on_unknown = notices.refused, notices.unknown
     gateway.door.on_given_up = lambda told: notices.given_up(told, gateway.settings.upstream.chunk_idle_s)
     turns = EngineNotices(log, loop.time, loop.call_later)
     gateway.fleet.on_turn = lambda each: notices.failing(each) if each.failing else turns.turned(each)

@@ -66,8 +66,12 @@ def verdict(head: AnswerHead, body: bytes) -> tuple[FailureKind, Said]:
 
 
 def is_left_undone(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
-    """Whether the engine has done nothing of the request, so that another one may: it knows no such model or path, or refuses the gate's own key, or its account."""
-    return said.blames_name or (own_key and (said.blames_key or kind in UNREAD))
+    """Whether the engine has done nothing of the request, so that another one may: it knows no such model or path, has no room, or refuses the gate's own key, or its account.
+
+    A limit that a refusal names is that of the key's owner, and is told where that is the client.
+    """
+    is_full = kind is FailureKind.REFUSED and said.limit is None
+    return said.blames_name or is_full or (own_key and (said.blames_key or kind in UNREAD))
 
 
 def blame(status: int, hint: float | None = None) -> Said:

@@ -266,3 +266,17 @@ def test_an_engine_that_now_serves_another_model_forgets_who_it_failed() -> None
     assert gate.snapshot(0.1).engines[0].running == 0
     gate.handle(Finished(2, 100, 100), 0.3)
     assert [_engine(each) for each in _send(gate, Released(2), 0.3) if isinstance(each, Admit)] == ["b"]
+
+
+def test_how_soon_an_engine_refuses_is_not_how_fast_it_works() -> None:
+    """Each refusal counted as an answer of some milliseconds: a wait of seconds was foreseen to be over at once."""
+    gate = _gate(1)
+    _ask(gate, 0)
+    _ask(gate, 1)
+    before_s = gate.snapshot(0.0).lanes[0].expected_wait_s
+    for attempt in range(1, 30):
+        now = 0.01 * attempt
+        _ask(gate, attempt + 1, now)
+        gate.handle(Failed(attempt - 1, FailureKind.REFUSED, Sent.REQUEST), now)
+        gate.handle(Released(attempt - 1), now)
+    assert gate.snapshot(0.3).lanes[0].expected_wait_s >= 0.9 * before_s

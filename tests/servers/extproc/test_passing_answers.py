@@ -90,7 +90,7 @@ def test_a_client_is_not_told_that_its_key_is_wrong_where_the_engine_refuses_the
 
     async def scene() -> None:
         async with standing(api_key="sk-of-the-gate") as stand:
-            stand.gateway.door.on_key_refused = lambda engine, _kind: refused.append(engine)
+            stand.gateway.door.on_refused = lambda engine, _kind: refused.append(engine)
             talk = stand.open()
             await talk.head(modes=modes)
             if modes[0] == BUFFERED:

@@ -185,6 +185,8 @@ def _learn_tpot(permit: Permit, engine: Engine, output_tokens: int, *, streamed:
 def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) -> list[Decision]:
     """The engine has failed it: another is tried once if this one has nothing of it, else that is its end."""
     permit, engine = permit_of(attempt)
+    if event.kind in UNREAD:
+        permit.unwatched()  # how soon it was refused is not how long such work takes
     again = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
         if event.blames_name or (event.blames_key and not engine.settings.own_key):

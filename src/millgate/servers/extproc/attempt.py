@@ -180,7 +180,7 @@ class EnvoyAttempt(FollowedAttempt):
         if self._close():
             tell_growth(self._door.driver, self.growth())
             if self.key_refusal is not None and (said.blames_key or kind is FailureKind.NO_CREDIT):
-                self._door.on_key_refused(self._engine_name, kind)
+                self._door.on_refused(self._engine_name, kind)
             self._door.driver.post(Failed(self.number, kind, Sent.REQUEST, *said), Released(self.number))
 
     def lost(self) -> None:
@@ -228,7 +228,7 @@ class DecidingDoor(Application, Protocol):
     tickets: TicketDesk
     secret: bytes
     marker: PrefixMarker
-    on_key_refused: Callable[[str, FailureKind], None]
+    on_refused: Callable[[str, FailureKind], None]
 
     @property
     def boot(self) -> str:

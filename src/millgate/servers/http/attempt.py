@@ -45,9 +45,10 @@ def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) 
         desk.on_upstream_named(attempt.number, given)
 
 
-def _note_key(attempt: "HttpAttempt", desk: HttpDesk, kind: FailureKind, said: Said) -> None:
-    if attempt.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT):
-        desk.on_key_refused(attempt.engine, kind)
+def _note_refusal(attempt: "HttpAttempt", desk: HttpDesk, kind: FailureKind, said: Said) -> None:
+    is_ours = attempt.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT)
+    if is_ours or (kind is FailureKind.REFUSED and said.limit is None):
+        desk.on_refused(attempt.engine, kind)
 
 
 def _onward(attempt: "HttpAttempt", desk: HttpDesk, reading: HeadReading, engine: EngineRoute) -> Lines:
@@ -248,7 +249,7 @@ class HttpAttempt(CallHolder, DecisionListener):
         if self.over:
             return
         engine = self.engine
-        _note_key(self, self._desk, kind, said)
+        _note_refusal(self, self._desk, kind, said)
         self._untold = tell or partial(tell_failure, self, kind)
         self._call = self._engine = self.stream = None
         self._desk.driver.post(Failed(self.number, kind, Sent.NONE, *said))
@@ -259,7 +260,7 @@ class HttpAttempt(CallHolder, DecisionListener):
         """Report a failure; the engine is done with it."""
         tell_growth(self._desk.driver, self.growth())
         if self._close():
-            _note_key(self, self._desk, kind, said)
+            _note_refusal(self, self._desk, kind, said)
             if self._call is not None and kind in UNFIT and sent is Sent.REQUEST:
                 self._call.unfit()
             self._desk.driver.post(Failed(self.number, kind, sent, *said), Released(self.number))

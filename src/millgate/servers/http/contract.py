@@ -129,8 +129,8 @@ class HttpDesk:
     marker: PrefixMarker
     on_given_up: Callable[[GivenUp], None]
     """Told of each whole answer that did not come within its bound."""
-    on_key_refused: Callable[[str, FailureKind], None]
-    """Told of each answer of an engine that refuses the gate's own key, or says that its account has no credit left."""
+    on_refused: Callable[[str, FailureKind], None]
+    """Told of each answer of an engine that has no room, refuses the gate's own key, or says that its account has no credit left."""
     on_unknown: Callable[[str], None]
     """Told of each engine that knew no such model or path, where another one was asked."""
     on_upstream_named: Callable[[int, bytes], None]

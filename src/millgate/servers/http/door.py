@@ -97,7 +97,7 @@ class HttpDoor(HttpDesk):
         """Says whether work should come here, as the readiness page does."""
         self.on_bad_request: Callable[[str], None] = unheard
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
-        self.on_key_refused: Callable[[str, FailureKind], None] = unheard
+        self.on_refused: Callable[[str, FailureKind], None] = unheard
         self.on_unknown: Callable[[str], None] = unheard
         self.on_unusable_usage: Callable[[str], None] = unheard
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""

@@ -43,8 +43,8 @@ class LineDesk(Protocol):
     """How many have been told to come back."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told the id that an engine gives its answer."""
-    on_key_refused: Callable[[str, FailureKind], None]
-    """Told of each engine that takes the gate's own key no longer, and how it said so."""
+    on_refused: Callable[[str, FailureKind], None]
+    """Told of each engine that has no room or takes the gate's own key no longer, and how it said so."""
     on_unknown: Callable[[str], None]
     """Told of each engine that knew no such model or path, where another one was asked."""
 
@@ -193,8 +193,9 @@ class LineAttempt:
             tell = partial(self._give_up, judge.failure, message=words, said=judge.said)
             route, kind, engine_said = self._route, judge.failure, judge.said
             own_key = route is not None and route.credential is not None
-            if route is not None and own_key and (engine_said.blames_key or kind is FailureKind.NO_CREDIT):
-                self._desk.on_key_refused(route.name, kind)
+            is_ours = own_key and (engine_said.blames_key or kind is FailureKind.NO_CREDIT)
+            if route is not None and (is_ours or (kind is FailureKind.REFUSED and engine_said.limit is None)):
+                self._desk.on_refused(route.name, kind)
             if self._is_answer or not is_left_undone(kind, engine_said, own_key=own_key):
                 tell()
                 return

@@ -101,7 +101,7 @@ class LineDoor:
         self._emptied = asyncio.Event()
         self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
         """Told the id that an engine gives its answer."""
-        self.on_key_refused: Callable[[str, FailureKind], None] = lambda _engine, _kind: None
+        self.on_refused: Callable[[str, FailureKind], None] = lambda _engine, _kind: None
         self.on_unknown: Callable[[str], None] = lambda _engine: None
 
     # ---- the owner's side

@@ -1,12 +1,15 @@
 """Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
 
+import pytest
+
 from core.governor.asking import ask as _ask, gate_of as _gate
-from millgate.core.decisions import Admit, Queue
-from millgate.core.events import EngineDown, EngineUp
+from millgate.core.decisions import Admit, Queue, Yield
+from millgate.core.events import EngineDown, EngineUp, Failed, Released
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.tickets.appointments import Appointments
-from millgate.core.words import QuotaKind, Reason
+from millgate.core.words import FailureKind, QuotaKind, Reason, Sent
+from millgate.dialects.refusals import FAILURES
 
 
 def test_who_is_back_when_a_quota_said_so_is_no_retry_that_nobody_asked_for() -> None:
@@ -86,3 +89,26 @@ def test_a_storm_into_a_restarted_gate_pays_from_its_second_attempt_on() -> None
         _ask(gate, 20 + each, 1.2, fingerprint=lambda each=each: each, retry_count=2) for each in range(1, 21)
     ]
     assert early[-1].reason is Reason.RETRY_BUDGET
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint_s", "told_s"), [(FailureKind.CONNECT, None, 5.0), (FailureKind.REFUSED, 3.0, 3.0)]
+)
+def test_who_was_told_to_come_back_as_the_engine_was_gone_or_full_pays_for_no_retry(
+    kind: FailureKind, hint_s: float | None, told_s: float
+) -> None:
+    """All that was queued failed within a moment of the engine's death, and on time a second later half was refused for good."""
+    assert FAILURES[FailureKind.CONNECT].retry_after_s == 5.0
+    for back_s, reasons in ((told_s, set[Reason]()), (0.9, {Reason.RETRY_BUDGET})):
+        gate = _gate(streams=4)
+        clients = range(40)
+        for client in clients:
+            _ask(gate, client, 61.0)
+        for client in clients:
+            gate.handle(Failed(client, kind, Sent.REQUEST, hint_s), 61.1)
+            gate.handle(Released(client), 61.1)
+        back = [
+            _ask(gate, 100 + client, 61.1 + back_s, fingerprint=lambda client=client: client, retry_count=1)
+            for client in clients
+        ]
+        assert {each.reason for each in back if isinstance(each, Yield)} == reasons

@@ -27,6 +27,7 @@ from millgate.core.governor.promises import ELSEWHERE_HINT_S
 from millgate.core.governor.ranks import rank_anew
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge, output_so_far
 from millgate.core.lifecycle import State
+from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.limits.gate import is_only_read, is_seen_beginning, is_seen_read
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.slo import answered_in_time, streamed_in_time
@@ -34,6 +35,7 @@ from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Totals
 from millgate.core.state.leg import has_taken_over
+from millgate.core.tickets.appointment import Appointment
 from millgate.core.words import UNREAD, FailureKind, IgnoresHangups, Outcome, Reason, Sent, Stage
 
 # An admission reaches the engine's gauge within this time: connect, parse, schedule one step.
@@ -201,9 +203,20 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     if again is None:
         if event.kind in UNREAD and not attempt.output_seen:
             attempt.settles(0, now)
+            _ask_back(
+                attempt.request, FIRST_PAUSE_S if event.kind is FailureKind.CONNECT else event.hint_s, now
+            )
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)
     return try_again(knowledge, attempt, again, now)
+
+
+def _ask_back(request: Request, hint_s: float | None, now: float) -> None:
+    """Leave a record of a client that is told to come back after an engine had nothing of its request: it pays for no retry then."""
+    if hint_s is not None and request.arrival.fingerprint is not None:
+        told = Appointment(now, hint_s)
+        until = told.known_until(request.lane_deadline)
+        request.route.pool.appointments.leave(record_of(request, told.known_from, until, told_at=told.due_at))
 
 
 def _is_unread(attempt: Attempt) -> bool:

@@ -57,7 +57,7 @@ class EnvoyStack:
     def start(self) -> None:
         """Start all three, and return when a request is answered."""
         engine = ("engine", "--port", str(self.engine_port), "--time-scale", str(self._time_scale))
-        self._spawn("engine", sys.executable, "-m", "millgate", *engine)
+        self._spawn("engine", sys.executable, "-m", "millgate", *engine, "--enable-prefix-caching")
         until(lambda: answers(self.engine_port), "the engine listens", START_WITHIN_S)
         self.start_processor()
         printed = subprocess.run(self._envoy_config(), capture_output=True, check=True)

@@ -63,6 +63,48 @@ def test_a_stream_passes_whole_and_its_usage_is_learned(idle: EnvoyStack) -> Non
     assert 0 < line["ttft_s"] < line["total_s"]
 
 
+def agent(path: str, *, tokens: int = 4, stream: bool = False) -> bytes:
+    """Return a request with the same thousand tokens of context in each dialect but chat's."""
+    context = "abcd efgh " * 400
+    if path == "/v1/responses":
+        asked: dict[str, Any] = {"input": context, "max_output_tokens": tokens}
+    else:
+        asked = {"messages": [{"role": "user", "content": context}], "max_tokens": tokens}
+    return json.dumps({"model": "m", "stream": stream, "min_tokens": tokens, **asked}).encode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
+def test_an_agent_is_charged_with_its_whole_prompt_and_with_what_came_from_the_cache(
+    idle: EnvoyStack, path: str, stream: bool
+) -> None:
+    """Anthropic counts what was cached beside `input_tokens`: of 1,000 tokens 8 were charged, and sizes were learned from them."""
+    name = f"agent{path}-{stream}"
+    idle.ask(agent(path), path)
+
+    assert idle.ask(agent(path, stream=stream), path, x_request_id=name)[0] == 200
+
+    line = idle.logged(name)
+    assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (1000, 992, 4)
+
+
+def test_a_client_that_leaves_is_charged_with_the_prompt_that_its_engine_has_told(idle: EnvoyStack) -> None:
+    path = "/v1/messages"
+    idle.ask(agent(path), path)
+    connection = idle.connection()
+    headers = {"content-type": "application/json", "x-request-id": "escape"}
+    connection.request("POST", path, agent(path, tokens=LONG, stream=True), headers)
+    response = connection.getresponse()
+    while b"content_block_delta" not in response.readline():
+        pass
+
+    response.close()
+    connection.close()
+
+    line = idle.logged("escape")
+    assert (line["outcome"], line["prompt_tokens"], line["cached_tokens"]) == ("client_gone", 1000, 992)
+
+
 def test_a_refusal_has_our_status_body_and_hint(idle: EnvoyStack) -> None:
     running = idle.begin(chat(tokens=LONG, stream=True))
     until(lambda: idle.running() == 1, "one runs")

@@ -53,6 +53,24 @@ def test_an_end_has_its_usage_and_a_stranger_is_none_of_ours() -> None:
     assert read_entry(HTTPAccessLogEntry()) is None
 
 
+def test_what_anthropic_counts_beside_the_prompt_is_of_it_also_while_it_runs() -> None:
+    found = read_entry(
+        entry(
+            AccessLogType.DownstreamPeriodic, prompt_tokens=8, cache_read_tokens=992, cache_written_tokens=100
+        )
+    )
+
+    assert found is not None
+    assert found.usage == (1100, None, 992)
+
+
+def test_vllm_s_message_begins_with_its_whole_prompt_and_ends_with_what_was_cached_of_it() -> None:
+    found = read_entry(entry(prompt_tokens=121, output_tokens=16, cached_tokens=96))
+
+    assert found is not None
+    assert found.usage == (121, 16, 96)
+
+
 def test_a_client_that_left_and_an_engine_that_broke_are_told_apart() -> None:
     left, broken = entry(), entry()
     left.common_properties.response_flags.downstream_connection_termination = True

@@ -61,7 +61,7 @@ class EnvoyAttempt(FollowedAttempt):
         self._asked_at = desk.running.now()
         self._has_begun = False
         self._engine_name = ""
-        self._body_bytes = 0
+        self._body_bytes, self._usage = 0, Usage(None, None)
         self.number = request.number
         self.name = f"{door.boot}-{request.number:x}"
         """What Envoy calls it in its access log."""
@@ -147,7 +147,7 @@ class EnvoyAttempt(FollowedAttempt):
 
     def logged(self, entry: LoggedRequest) -> None:
         """Take what the access log tells: the first bytes, how many there are, or the end."""
-        self._body_bytes = entry.body_bytes
+        self._body_bytes, self._usage = entry.body_bytes, entry.usage
         if entry.failure is None and entry.first_body_s is not None:
             self.first_token(max(0.0, self._desk.running.now() - self._asked_at - entry.first_body_s))
         elif entry.goes_on and entry.body_bytes:
@@ -163,11 +163,13 @@ class EnvoyAttempt(FollowedAttempt):
             self.whole(sizes.complete(entry.usage, entry.body_bytes, facts.max_tokens, streamed=facts.stream))
 
     def growth(self) -> tuple[str, Growth] | None:
-        """Return the engine, and the tokens that the bytes make which have passed until the last entry."""
+        """Return the engine, and what is known by the last entry: tokens that were told, or that the bytes make which have passed."""
         if not self._has_begun:
             return None
-        tokens = self._desk.running.sizes.tokens(self._body_bytes, streamed=True)
-        return (self._engine_name, Growth(self.number, tokens)) if tokens else None
+        prompt, output, cached = self._usage
+        tokens = output or self._desk.running.sizes.tokens(self._body_bytes, streamed=True)
+        known = Growth(self.number, tokens, prompt, cached)
+        return (self._engine_name, known) if tokens or prompt else None
 
     def whole(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it."""

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from millgate.servers.extproc.settings import (
+    CACHE_READ,
+    CACHE_WRITTEN,
     CACHED_TOKENS,
     CONTROL_HEADERS,
     DESTINATION,
@@ -58,16 +60,25 @@ _STREAMED: Final = (
     (OUTPUT_TOKENS, ("usage", "completion_tokens")),
     (CACHED_TOKENS, ("usage", "prompt_tokens_details", "cached_tokens")),
     (PROMPT_TOKENS, ("message", "usage", "input_tokens")),
+    (CACHE_READ, ("message", "usage", "cache_read_input_tokens")),
+    (CACHE_WRITTEN, ("message", "usage", "cache_creation_input_tokens")),
     (OUTPUT_TOKENS, ("usage", "output_tokens")),
+    (CACHED_TOKENS, ("usage", "cache_read_input_tokens")),
     (PROMPT_TOKENS, ("response", "usage", "input_tokens")),
+    (CACHED_TOKENS, ("response", "usage", "input_tokens_details", "cached_tokens")),
     (OUTPUT_TOKENS, ("response", "usage", "output_tokens")),
 )
-"""Where the events of a stream have their usage: chat and completions, messages, responses."""
+"""Where the events of a stream have their usage: chat and completions, messages, responses.
+
+vLLM begins a message with the whole prompt, and says at the end what of it was cached; Anthropic counts that beside it from the beginning."""
 _WHOLE: Final = (
     (PROMPT_TOKENS, ("usage", "prompt_tokens")),
     (OUTPUT_TOKENS, ("usage", "completion_tokens")),
     (CACHED_TOKENS, ("usage", "prompt_tokens_details", "cached_tokens")),
     (PROMPT_TOKENS, ("usage", "input_tokens")),
+    (CACHE_READ, ("usage", "cache_read_input_tokens")),
+    (CACHE_WRITTEN, ("usage", "cache_creation_input_tokens")),
+    (CACHED_TOKENS, ("usage", "input_tokens_details", "cached_tokens")),
     (OUTPUT_TOKENS, ("usage", "output_tokens")),
 )
 """Where JSON answers have it."""

@@ -24,10 +24,13 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from millgate.core.words import FailureKind
 from millgate.dialects.contract import MOST_TOKENS, Usage
+from millgate.dialects.token_counts import total
 from millgate.http1.client import AnswerHead
 from millgate.runtime.verdicts import SAID_NOTHING, Said, verdict
 from millgate.servers.extproc import messages
 from millgate.servers.extproc.settings import (
+    CACHE_READ,
+    CACHE_WRITTEN,
     CACHED_TOKENS,
     FIRST_BODY_MS,
     KEY_REFUSED,
@@ -84,7 +87,7 @@ def read_entry(entry: HTTPAccessLogEntry) -> LoggedRequest | None:
     numbers = {} if read is None else {name: each.number_value for name, each in read.fields.items()}
     first_body_s, body_bytes = _first_body_s(common, numbers), response.response_body_bytes
     if kind == _PERIODIC or kind in _STARTS:
-        return LoggedRequest(attempt, goes_on=True, first_body_s=first_body_s, body_bytes=body_bytes)
+        return LoggedRequest(attempt, True, first_body_s, usage=_usage(numbers), body_bytes=body_bytes)
     flags = common.response_flags if common.HasField("response_flags") else None
     left = _client_left(response, flags)
     status = int(numbers.get(KEY_REFUSED, response.response_code.value))
@@ -123,9 +126,11 @@ def _failure(
 
 
 def _usage(read: dict[str, float]) -> Usage:
-    return Usage(
-        _count(read.get(PROMPT_TOKENS)), _count(read.get(OUTPUT_TOKENS)), _count(read.get(CACHED_TOKENS))
-    )
+    prompt, output, cached, beside, written = [
+        _count(read.get(name))
+        for name in (PROMPT_TOKENS, OUTPUT_TOKENS, CACHED_TOKENS, CACHE_READ, CACHE_WRITTEN)
+    ]
+    return Usage(total(prompt, beside, written), output, beside if cached is None else cached)
 
 
 def _count(number: float | None) -> int | None:

@@ -25,6 +25,8 @@ LOG_NAME: Final = re.compile(METADATA + r" every (\d{1,4}(?:\.\d{1,3})?)s")
 USAGE: Final = METADATA + ".usage"
 """The namespace into which Envoy's filters read the usage of answers."""
 PROMPT_TOKENS, OUTPUT_TOKENS, CACHED_TOKENS = "prompt_tokens", "output_tokens", "cached_tokens"
+CACHE_READ, CACHE_WRITTEN = "cache_read_tokens", "cache_written_tokens"
+"""What Anthropic counts beside the prompt: tokens of it that came from the cache, and that went into it."""
 KEY_REFUSED: Final = "key_refused"
 """Under `METADATA`: what a client is told where the engine refuses our own key; under `USAGE`: the status by which it did."""
 FIRST_BODY_MS: Final = "first_body_ms"

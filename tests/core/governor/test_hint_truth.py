@@ -7,7 +7,7 @@ import pytest
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
-from millgate.core.events import Arrived, Finished, FirstToken, Released, Tick
+from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import (
     EngineSettings,
@@ -127,6 +127,30 @@ def test_explaining_judges_nobody() -> None:
     assert gate.judged == (0, 0)
     assert said.decision == gate.core.handle(arrival, hint_s)[0]
     assert gate.judged == (1, 0)
+
+
+def test_users_who_come_back_while_the_only_engine_restarts_were_promised_nothing_and_teach_no_longer_waits() -> (
+    None
+):
+    """Each of them counted as a broken promise, and for minutes after a restart of 20 s all waits that were told were doubled."""
+    gate = Gate()
+    (pool,) = gate.core._knowledge.engines.routes.pools
+    told_s = gate.refused()
+    gate.finish(1, 1.0)
+    gate.core.handle(EngineDown("engine"), 1.0)
+    assert gate.ask(3, told_s).reason is Reason.NO_ENGINE
+    assert gate.judged == (0, 1), "an engine that goes down breaks what was promised before"
+
+    hint_s = gate.ask(4, 3.0, body=9).retry_after_s
+    again = gate.ask(5, 3.0 + hint_s, body=9, retry_count=1)
+    assert again.reason is Reason.NO_ENGINE
+    back_at = 3.0 + hint_s + again.retry_after_s
+    gate.core.handle(EngineUp("engine"), back_at - 1.0)
+    gate.ask(6, back_at - 0.5, body=1)
+    assert isinstance(gate.ask(7, back_at, body=9, retry_count=2), Yield)
+
+    assert gate.judged == (0, 1)
+    assert pool.overtaking.share == 0.0
 
 
 def _quota_gate(max_inflight: int | None = None, streams: int = 4, **lane: Any) -> Governor:

@@ -11,7 +11,7 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
 from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
-from millgate.core.governor.promises import OUT_OF_LINE, UNPROMISED, queues_newcomers, refusal, short_refusal
+from millgate.core.governor.promises import UNPROMISED, queues_newcomers, refusal, short_refusal
 from millgate.core.governor.turns import lets_pass, next_queued
 from millgate.core.limits.gate import is_seen_read
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
@@ -414,7 +414,7 @@ def _leave_record(
     if reason in _IN_LINES and decision.retry:
         allowances.told(request, reason, _kind(request), appointment, turn, now)
     known_from, until = appointment.known_from, appointment.known_until(request.lane_deadline)
-    if reason in OUT_OF_LINE and decision.retry:
+    if reason in UNPROMISED and decision.retry:
         lapses_at = appointment.lapses_at if reason in _IN_LINES else 0.0
         record = record_of(request, known_from, until, None, lapses_at, told_at=appointment.due_at)
     elif decision.retry:
@@ -490,5 +490,5 @@ def _judge_hint(request: Request, now: float, *, admitted: bool) -> None:
     per_s = pool.capacity_forecast.per_s()
     if kept:
         pool.overtaking.was_kept(told.hint_s, per_s)
-    elif pool.appointments.is_as_expected(request.age.told_share):
+    elif request.route.up and pool.appointments.is_as_expected(request.age.told_share):
         pool.overtaking.was_broken(told.hint_s, per_s)

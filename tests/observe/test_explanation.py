@@ -2,9 +2,9 @@
 
 import pytest
 
-from millgate.core.decisions import Admit, Candidate, Leg, Queue, QuotaState, Yield
+from millgate.core.decisions import Admit, Candidate, Ended, Leg, Queue, QuotaState, Yield
 from millgate.core.fast_records import make_ended
-from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason
+from millgate.core.words import FailureKind, Outcome, QuotaKind, Reason, Stage
 from millgate.observe.explanation import sentence
 
 HOLDER, OTHER = Candidate("b", 30_000, 32_000, 0.4), Candidate("a", 0, 32_000, 3.1)
@@ -46,6 +46,22 @@ def test_a_refusal_by_one_of_several_quotas_names_the_one_that_is_short() -> Non
     assert sentence(behind, 0.0).startswith(
         "refused quota: of ann.rpm it needs 1, 59 are left, 59 are promised"
     )
+
+
+def test_a_client_that_leaves_a_whole_answer_has_seen_none_of_it_whatever_was_written() -> None:
+    """No first token of a whole answer is seen: 1,925 tokens were written while the prompt was read, as it seemed."""
+    gone = Ended(1, Outcome.CLIENT_GONE, "i", "v", 0.0, 120.1, None, 104, 1925, Stage.PREFILL)
+
+    assert sentence(gone, 0.0) == (
+        "ended client_gone (while no token of it had come) on v: over after 120.1 s, 104 tokens read and 1,925 written"
+    )
+
+
+def test_why_says_of_a_late_request_what_its_client_reads() -> None:
+    """People who ask anew have a deadline of their own: coming back is of use to them."""
+    late = Yield(1, Reason.TOO_LATE, 9.0, retry=False, value=12.0, bound=9.8)
+
+    assert sentence(late, 0.0).endswith("; an automatic retry would be too late as well")
 
 
 def test_a_request_on_two_engines_names_both_and_the_one_that_failed_it() -> None:

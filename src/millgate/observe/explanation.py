@@ -208,9 +208,12 @@ def _back(decision: Admit, at: float) -> str:
     return f"it was back {seconds(abs(late_s))} {'after' if late_s >= 0.0 else 'before'} its hint"
 
 
+_TOO_LATE: Final = "an automatic retry would be too late as well"
+
+
 def _hint(decision: Yield) -> str:
     if not decision.retry:
-        return "coming back would be useless"
+        return _TOO_LATE if decision.reason is Reason.TOO_LATE else "coming back would be useless"
     line = ", when its appointment is due" if decision.reason in OVERLOAD_REASONS else ""
     if decision.promised and decision.reason is Reason.TENANT_LIMIT:
         line = f", when streams have ended for {decision.promised:,.0f} that were told to come before it, and for it"
@@ -306,7 +309,7 @@ def _cause(decision: Ended) -> str:
     if decision.outcome is Outcome.CLIENT_GONE:
         where = {
             Stage.QUEUED: "it waited",
-            Stage.PREFILL: "its prompt was read",
+            Stage.PREFILL: "no token of it had come",
             Stage.DECODE: "it was answered",
         }
         return f"while {where.get(Stage(str(decision.cause)), 'it ran')}"

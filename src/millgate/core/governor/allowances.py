@@ -279,15 +279,9 @@ class Allowances:
             behind = self.lines.behind(number, (demand,), now, self._told(request, now), turn)
         if behind is None and wait_s <= 0.0:
             return None
-        hold_s = self._hold_s(own, request, now)
+        hold_s, each_s = self._hold_s(own, request, now), 1.0 / own.rate_per_s
         return Shortfall(
-            Reason.TENANT_LIMIT,
-            own.running + own.elsewhere,
-            own.cap,
-            wait_s,
-            behind,
-            hold_s,
-            1.0 / own.rate_per_s,
+            Reason.TENANT_LIMIT, own.running + own.elsewhere, own.cap, wait_s, behind, hold_s, each_s
         )
 
     def _hold_s(self, own: OwnStreams, request: Request, now: float) -> float:

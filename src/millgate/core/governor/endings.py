@@ -203,9 +203,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     if again is None:
         if event.kind in UNREAD and not attempt.output_seen:
             attempt.settles(0, now)
-            _ask_back(
-                attempt.request, FIRST_PAUSE_S if event.kind is FailureKind.CONNECT else event.hint_s, now
-            )
+            hint_s = FIRST_PAUSE_S if event.kind is FailureKind.CONNECT else event.hint_s
+            _ask_back(attempt.request, hint_s, now)
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)
     return try_again(knowledge, attempt, again, now)

@@ -92,7 +92,8 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
     """Return what this replica holds and wants of every shared number, and what waits before each pool; changes nothing."""
     numbers: list[SharedNumber] = []
     lines: list[PoolLine] = []
-    for pool in knowledge.engines.routes.pools:
+    pools = knowledge.engines.routes.pools
+    for pool in pools:
         line = _Line(knowledge, pool, now)
         work_s = pool.queued_work_s + pool.appointments.work_s()
         lines.append(PoolLine(pool.name, pool.queued_count, work_s, *pool.appointments.attendance.counts()))
@@ -108,14 +109,11 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
     replicas = 1 if granted is None else granted.replicas
     # No gauge tells tenants apart: what they have is out for as long as any answer may last.
     longest_s = max([each.lingers_s for each in numbers], default=0.0)
-    for number, line_of_tenant in knowledge.allowances.streams.uses(now, replicas, waiting, longest_s):
-        numbers.append(number)
-        if any(line_of_tenant[1:]):
-            lines.append(line_of_tenant)
+    tenants = knowledge.allowances.streams.uses(now, replicas, waiting, longest_s)
+    numbers += [number for number, _ in tenants]
+    lines += [line for _, line in tenants if any(line[1:])]
     if (budget := knowledge.allowances.budget) is not None:
-        drain_per_s = max(
-            [pool.capacity_forecast.per_s() for pool in knowledge.engines.routes.pools], default=0.0
-        )
+        drain_per_s = max([pool.capacity_forecast.per_s() for pool in pools], default=0.0)
         numbers.append(_of_retries(budget, drain_per_s, now))
         lines.append(PoolLine(_RETRY_LINE, 0, budget.earned(now)))
     for rule, bucket in knowledge.allowances.ledger.shared():
@@ -234,10 +232,8 @@ def _of_account(engine: Engine, line: _Line, now: float) -> Iterable[SharedNumbe
 
 def _largest(numbers: Iterable[SharedNumber]) -> list[SharedNumber]:
     """Return one for each number: with the largest floor, which the largest request of several has."""
-    found: dict[tuple[str, tuple[str, ...]], SharedNumber] = {}
-    for number in sorted(numbers, key=lambda each: each.floor):
-        found[number.kind, number.names] = number
-    return list(found.values())
+    by_floor = sorted(numbers, key=lambda each: each.floor)
+    return list({(each.kind, each.names): each for each in by_floor}.values())
 
 
 def _of_bucket(

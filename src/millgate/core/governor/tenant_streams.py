@@ -35,10 +35,6 @@ class OwnStreams(Supply):
         self.inside = self.held = self.share = self.elsewhere = 0
         self._service_s = Ewma(0.0, prior_samples=0.0)
 
-    def may_have(self, cap: int | None, share: int, elsewhere: int) -> None:
-        """Take another cap, and another share of it."""
-        self.cap, self.share, self.elsewhere = cap, share, elsewhere
-
     @property
     def running(self) -> int:
         """How many are inside with a stream, or wait for none of their tenant's."""
@@ -114,7 +110,7 @@ class TenantStreams:
         for name, own in self._known.items():
             cap = caps.get(name)
             share = 0 if cap is None else cap if shares is None else min(cap, shares.get(name, 0))
-            own.may_have(cap, share, self._elsewhere.get(name, 0))
+            own.cap, own.share, own.elsewhere = cap, share, self._elsewhere.get(name, 0)
 
     def of(self, tenant: str) -> OwnStreams | None:
         """Return the streams of a tenant that has a cap; None of any other."""
@@ -124,8 +120,7 @@ class TenantStreams:
     def ends(self, tenant: str, attempt: int, streams: int) -> None:
         """Count a request as over; one that began before its tenant had a cap was never counted."""
         self._lets_go(attempt)
-        own = self._known.get(tenant)
-        if own is not None:
+        if (own := self._known.get(tenant)) is not None:
             own.ends(streams)
 
     def holds(self, attempt: int, held: Held) -> None:
@@ -148,8 +143,7 @@ class TenantStreams:
         return waiting
 
     def _lets_go(self, attempt: int) -> None:
-        held = self._held.pop(attempt, None)
-        if held is not None:
+        if (held := self._held.pop(attempt, None)) is not None:
             held.own.holds(-held.streams)
 
     def uses(

@@ -180,6 +180,13 @@ class User:
         self.worker = self.last_id.partition("-")[0]
         return answer.status
 
+    def hinted(self, tokens: int) -> tuple[int, float]:
+        """Ask once and return the status and the hint, in seconds."""
+        self._connection.request("POST", CHAT, chat(tokens), {"content-type": "application/json"})
+        answer = self._connection.getresponse()
+        answer.read()
+        return answer.status, float(answer.headers.get("retry-after-ms", 0)) / 1e3
+
     def close(self) -> None:
         self._connection.close()
 

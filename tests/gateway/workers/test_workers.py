@@ -133,6 +133,31 @@ def test_a_stored_answer_is_known_to_every_worker_as_its_tenants_alone_and_to_th
     assert [look("mallory", answer_id) for answer_id in ids] == [404] * len(ids)
 
 
+def _told_here(gate: Gate, many: list[User], other: User, tokens: int) -> dict[str, float]:
+    """Fill a worker's streams and its queue, have it refuse one more, and return what the other worker knows of that client when it is due."""
+    with contextlib.ExitStack() as filling:
+        for user in many[:-1]:
+            filling.enter_context(Crowd([user], 20 * TOKENS))
+            time.sleep(0.2)
+        status, hint_s = many[-1].hinted(tokens)
+        assert status == 503
+        time.sleep(hint_s)
+        assert other.ask(tokens) == 200
+    told = json.loads(fetch(gate.admin, f"/api/why?id={other.last_id}")[1])
+    numbers: dict[str, float] = told["attempts"][0]["steps"][0]["numbers"]
+    return numbers
+
+
+def test_a_client_without_a_ticket_that_comes_to_another_worker_when_told_keeps_its_age(start: Start) -> None:
+    gate = start("--set", "lanes.*.max_queue=1").begin()
+    with users_of(gate.url, [CAP + 2, 1]) as (many, (other,)):
+        # A machine that is busy may wake it when it is late; it is a newcomer then.
+        tries = (_told_here(gate, many, other, tokens) for tokens in (400, 401, 402))
+        known = next(numbers for numbers in tries if numbers.get("due_at"))
+    assert known["hint_s"] > 0.0
+    assert known["first_seen"] == pytest.approx(known["due_at"] - known["hint_s"], abs=0.5)
+
+
 def test_workers_are_replaced_one_by_one_and_no_request_fails(gate: Gate, engine: Engine) -> None:
     before = set(gate.processes())
     with users_of(gate.url, [CAP, CAP]) as (many, few):

@@ -177,9 +177,14 @@ class Crew:
         elif news.kind is News.KEPT:
             for answer_id, engine, tenant in read_kept(news.running):
                 self._kept.add(answer_id, Keeper(engine, tenant))
-            for other in self._workers:
-                if other is not worker:
-                    other.tell(WorkerVerb.KEPT, news.running)
+            self._pass_on(worker, WorkerVerb.KEPT, news.running)
+        elif news.kind is News.TOLD:
+            self._pass_on(worker, WorkerVerb.TOLD, news.running)
+
+    def _pass_on(self, worker: WorkerProcess, verb: WorkerVerb, content: bytes) -> None:
+        for other in self._workers:
+            if other is not worker:
+                other.tell(verb, content)
 
     def _ended(self, worker: WorkerProcess) -> None:
         self._workers.remove(worker)

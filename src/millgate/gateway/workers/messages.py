@@ -13,6 +13,7 @@ from millgate.observe.live.banner import Banner
 from millgate.observe.prometheus import Records
 from millgate.runtime.health import EngineStanding
 from millgate.servers.line.contract import Readings
+from millgate.servers.requests.told_clients import ToldClient
 
 UNASKED: Final = 0
 
@@ -32,6 +33,8 @@ class WorkerVerb(StrEnum):
     RETIRE = "retire"
     KEPT = "kept"
     """No answer: these are kept, which others have told of."""
+    TOLD = "told"
+    """No answer: these clients others have told to come back."""
 
 
 class WorkerOrder(NamedTuple):
@@ -82,6 +85,7 @@ class News(StrEnum):
     FAILED = "failed"
     LEFT = "left"
     KEPT = "kept"
+    TOLD = "told"
 
 
 class WorkerNews(NamedTuple):
@@ -113,6 +117,7 @@ KeptRow = tuple[str, str, str]
 """The id of a stored answer, the engine that keeps it, and its tenant."""
 
 encode = msgspec.msgpack.encode
+read_told = msgspec.msgpack.Decoder(list[ToldClient]).decode
 read_kept = msgspec.msgpack.Decoder(list[KeptRow]).decode
 read_order = msgspec.msgpack.Decoder(WorkerOrder).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode

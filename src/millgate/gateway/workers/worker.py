@@ -30,17 +30,20 @@ from millgate.gateway.workers.messages import (
     read_kept,
     read_order,
     read_start,
+    read_told,
 )
 from millgate.observe.live.page_model import PageModel
 from millgate.servers.admin.answers import DecisionQuery, ExplainQuery
 from millgate.servers.admin.source import LocalSource
 from millgate.servers.http.kept_answers import Keeper, KeptAnswers
+from millgate.servers.requests.told_clients import ToldClient, ToldClients
 
 RETIRES_WITHIN_S: Final = 5.0
 """How long a worker that is replaced serves what its kept connections still ask: SDKs and proxies that use a connection at
 all use it within seconds."""
 _LOOK_S: Final = 0.05
 _LAST_WORDS_S: Final = 1.0
+_TOGETHER_S: Final = 0.02
 _ORPHANED: Final = 1
 
 
@@ -54,6 +57,8 @@ class WorkerSide:
         self._running = b""
         self._kept = KeptAnswers()
         self._kept.on_new = self._tell_kept
+        self._told = ToldClients(self._tell_told, asyncio.get_running_loop().time)
+        self._untold: list[ToldClient] = []
         self._is_ready = False
         self.text: Callable[[], str] = str
         """Returns what the configuration's file said that is in force."""
@@ -91,7 +96,7 @@ class WorkerSide:
     def serves(self, gateway: Gateway, running: bytes) -> None:
         """Answer for this gateway from now on; `running` is what its banner would say."""
         self._gateway, self._running = gateway, running
-        gateway.door.kept_answers = self._kept
+        gateway.door.kept_answers, gateway.door.told_clients = self._kept, self._told
 
     def failed(self, text: str, code: int) -> None:
         """Tell why this worker cannot serve."""
@@ -135,6 +140,16 @@ class WorkerSide:
     def _tell_kept(self, answer_id: str, keeper: Keeper) -> None:
         self._tell(WorkerNews(News.KEPT, running=encode([(answer_id, *keeper)])))
 
+    def _tell_told(self, client: ToldClient) -> None:
+        """Tell of those of some milliseconds together: no hint is as short, and a storm refuses thousands a second."""
+        if not self._untold:
+            asyncio.get_running_loop().call_later(_TOGETHER_S, self._tell_all_told)
+        self._untold.append(client)
+
+    def _tell_all_told(self) -> None:
+        told, self._untold = self._untold, []
+        self._tell(WorkerNews(News.TOLD, running=encode(told)))
+
     def _take(self, frame: bytes) -> None:
         order = read_order(frame)
         if order.verb is WorkerVerb.START:
@@ -143,6 +158,10 @@ class WorkerSide:
         if order.verb is WorkerVerb.KEPT:
             for answer_id, engine, tenant in read_kept(order.content):
                 self._kept.add(answer_id, Keeper(engine, tenant), is_news=False)
+            return
+        if order.verb is WorkerVerb.TOLD:
+            for client in read_told(order.content):
+                self._told.learn(client)
             return
         task = asyncio.get_running_loop().create_task(self._carry_out(order))
         self._tasks.add(task)

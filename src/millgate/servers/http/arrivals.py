@@ -5,6 +5,7 @@ from millgate.core.fast_records import make_arrived
 from millgate.dialects.clip import may_clip
 from millgate.dialects.contract import RequestFacts
 from millgate.dialects.handoff import may_bootstrap, may_hand_over
+from millgate.dialects.ticket import Ticket
 from millgate.runtime.callers import session_of_model
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.servers.http.contract import AskedAttempt, DoorSettings
@@ -39,7 +40,11 @@ def arrival_of(attempt: AskedAttempt, reading: HeadReading, facts: RequestFacts,
 
 def with_ticket(arrival: Arrived, desk: TicketDesk, value: bytes) -> Arrived:
     """Give an arrival the age that its ticket proves; what is no good ticket changes nothing."""
-    ticket = desk.redeem(value, arrival.tenant)
+    return as_told(arrival, desk.redeem(value, arrival.tenant))
+
+
+def as_told(arrival: Arrived, ticket: Ticket | None) -> Arrived:
+    """Give an arrival the age of one that was told what this ticket says, if there is one."""
     if ticket is None:
         return arrival
     return arrival._replace(first_seen=ticket.first_seen, due_at=ticket.due_at, hint_s=ticket.hint_s)

@@ -204,6 +204,9 @@ class HttpAttempt(CallHolder, DecisionListener):
             if self._reading.ticket is not None and decision.retry:
                 lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
             self.exchange.respond(status, Lines(lines), body, close=close)
+            if decision.retry and self._desk.told_clients is not None:
+                key, tenant = self._desk.settings.ticket_key or b"", self._reading.caller.tenant
+                self._desk.told_clients.refused(self._body.mark(key, tenant), decision)
         except Exception:
             self.exchange.abort()
             raise

@@ -23,6 +23,7 @@ from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.reading import DoorRequest
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import TicketDesk
+from millgate.servers.requests.told_clients import ToldClients
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ class HttpDesk:
     asked_usage: AskedUsage
     secret: bytes
     """The key of the fingerprints."""
+    told_clients: ToldClients | None
+    """Those of other workers, where there are any."""
     marker: PrefixMarker
     on_given_up: Callable[[GivenUp], None]
     """Told of each whole answer that did not come within its bound."""

@@ -17,7 +17,7 @@ from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.servers.http.arrivals import arrival_of, back_to_keeper, with_licences, with_ticket
+from millgate.servers.http.arrivals import arrival_of, as_told, back_to_keeper, with_licences, with_ticket
 from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
@@ -33,7 +33,7 @@ from millgate.servers.http.progress import Progress
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
-from millgate.servers.requests.tickets import TicketDesk
+from millgate.servers.requests.tickets import TicketDesk, mark
 
 _LOOKS: Final = 2
 _LOOK_S: Final = 0.005
@@ -81,7 +81,7 @@ class HttpDoor(HttpDesk):
         """Reads the long ones of every door; its owner closes it last."""
         self._long = LongDesk(self, self._ongoing, self.long_bodies)
         self.asked_usage = AskedUsage(asyncio.get_running_loop().time)
-        self.secret = os.urandom(32)
+        self.secret, self.told_clients = os.urandom(32), None
         self.marker = PrefixMarker(self.settings.ticket_key or self.secret)
         self._boot = os.urandom(4).hex().encode()
         self.make_attempt: AttemptMaker = partial(_attempt, self)
@@ -186,6 +186,9 @@ class HttpDoor(HttpDesk):
             arrival = with_licences(arrival, settings, exchange.head.path, facts, body)
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
+        elif self.told_clients:
+            key = self.settings.ticket_key or b""
+            arrival = as_told(arrival, self.told_clients.back(mark(key, arrival.tenant, len(body), body)))
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
         if self.adjust is not None:

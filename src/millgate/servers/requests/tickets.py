@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from hashlib import blake2b
 from time import time
 from typing import Final
 
@@ -15,6 +16,8 @@ _TAIL_BYTES: Final = 3072
 """A conversation's newest turn is at the end: the tail tells requests apart, the head tells users apart."""
 _KEY_BYTES: Final = 32
 _SERIAL_BYTES: Final = 8
+# Other uses of the same key have other hashes.
+_PURPOSE: Final = b"millgate-told"
 
 
 class TicketDesk:
@@ -61,6 +64,12 @@ def fingerprint(secret: bytes, tenant: str, size_bytes: int, body: bytes) -> int
     return hash(b"%b%b\0%d\0%b" % (secret, tenant.encode(), size_bytes, ends(body))) & _MASK
 
 
+def mark(key: bytes, tenant: str, size_bytes: int, body: bytes) -> int:
+    """Return 64 bits that equal requests of one tenant share at all workers of a gate, which have one `key`: keyed BLAKE2b of what `fingerprint` looks at."""
+    said = b"%b\0%d\0%b" % (tenant.encode(), size_bytes, ends(body))
+    return int.from_bytes(blake2b(said, digest_size=8, key=key, person=_PURPOSE).digest())
+
+
 def ends(body: bytes) -> bytes:
     """Return all of a body that `fingerprint` looks at: a request that runs need not keep the rest."""
     if len(body) <= _HEAD_BYTES + _TAIL_BYTES:
@@ -84,3 +93,7 @@ class KeptBody:
     def fingerprint(self, secret: bytes, tenant: str) -> int:
         """Return what the request is recognised by when it comes back."""
         return fingerprint(secret, tenant, self._size_bytes, self._remembered)
+
+    def mark(self, key: bytes, tenant: str) -> int:
+        """Return what other workers recognise the request by."""
+        return mark(key, tenant, self._size_bytes, self._remembered)

@@ -1,0 +1,63 @@
+"""A client that one worker has told to come back, and that comes to another without a ticket."""
+
+from collections.abc import Callable
+
+import pytest
+
+from millgate.core.decisions import Yield
+from millgate.core.words import Reason
+from millgate.servers.requests.told_clients import MOST_TOLD, ToldClient, ToldClients
+
+_MARK = 7
+
+
+class _Workers:
+    """Two of them; their cores began to count at other times."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.second = ToldClients(lambda _client: None, self._since(50.0), self._wall)
+        self.first = ToldClients(self.second.learn, self._since(1_000.0), self._wall)
+
+    def _wall(self) -> float:
+        return 1.7e9 + self.now
+
+    def _since(self, began: float) -> Callable[[], float]:
+        return lambda: began + self.now
+
+    def refuses(self, hint_s: float) -> None:
+        """Have the first refuse a client that first came two seconds ago."""
+        first_seen = 1_000.0 + self.now - 2.0
+        refusal = Yield(1, Reason.SATURATED, hint_s, retry=True, first_seen=first_seen)
+        self.first.refused(_MARK, refusal)
+
+
+def test_a_client_that_is_on_time_has_the_age_and_the_hint_that_another_worker_knows() -> None:
+    workers = _Workers()
+    workers.refuses(8.0)
+    workers.now = 8.0
+    told = workers.second.back(_MARK)
+    assert told is not None
+    assert tuple(told) == pytest.approx((48.0, 58.0, 8.0))
+    assert workers.second.back(_MARK) is None, "once"
+    assert workers.first.back(_MARK) is None, "its own core knows it"
+
+
+@pytest.mark.parametrize("after_s", [0.0, 6.9, 9.1])
+def test_a_client_that_is_early_or_late_is_a_newcomer(after_s: float) -> None:
+    workers = _Workers()
+    workers.refuses(8.0)
+    workers.now = after_s
+    assert workers.second.back(_MARK) is None
+    assert workers.second.back(_MARK + 1) is None
+
+
+def test_clients_whose_time_is_over_and_those_beyond_the_bound_are_forgotten() -> None:
+    workers = _Workers()
+    workers.refuses(8.0)
+    workers.now = 70.0
+    workers.second.learn(ToldClient(1, 0.0, 1.7e9 + 70.0, 1.0))
+    assert len(workers.second) == 1
+    for mark in range(MOST_TOLD + 5):
+        workers.second.learn(ToldClient(mark, 0.0, 1.7e9 + 70.0, 1.0))
+    assert len(workers.second) == MOST_TOLD

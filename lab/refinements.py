@@ -54,7 +54,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "attendance by tenant",
         "every tenant's clients return as their kind does",
         _ABSENT,
-        {"tickets.appointment:Attendance.likelihood": plain.one},
+        {"tickets.attendance:Attendance.likelihood": plain.one},
     ),
     Refinement(
         "attendance: returned",

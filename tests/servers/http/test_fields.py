@@ -47,6 +47,25 @@ def test_a_retry_label_is_a_small_number_or_none(label: bytes | None, count: int
 
 
 @pytest.mark.parametrize(
+    ("label", "attempts", "count"),
+    [
+        (None, b"2", 1),
+        (None, b"1", None),
+        (b"0", b"3", 2),
+        (b"0", b"1", 0),
+        (b"2", b"1", 2),
+        (b"2", b"2", 2),
+        (b"1", b"0", 1),
+        (b"1", b"x", 1),
+    ],
+)
+def test_a_retry_by_envoy_is_one_whatever_the_client_says_of_its_own(
+    label: bytes | None, attempts: bytes, count: int | None
+) -> None:
+    assert retry_count(label, attempts) == count
+
+
+@pytest.mark.parametrize(
     ("name", "value", "hint"),
     [
         (b"retry-after", b"7", 7.0),

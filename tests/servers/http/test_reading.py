@@ -48,3 +48,8 @@ def test_other_keys_end_what_was_concluded() -> None:
     request, callers = head((b"authorization", b"Bearer key")), Callers(GUARDED)
     HeadReading(request, callers, Caller("one", None)).keep(request)
     assert kept_reading(request, Callers(CallerSettings(), callers)) is None
+
+
+def test_a_retry_by_envoy_is_read_as_one() -> None:
+    request = head((b"x-stainless-retry-count", b"0"), (b"x-envoy-attempt-count", b"2"))
+    assert HeadReading(request, Callers(GUARDED), Caller("one", None)).retries == 1

@@ -28,7 +28,7 @@ _MOST_BYTES: Final = 64 * 1024
 _MOST_ANSWER_BYTES: Final = 16 * 1024 * 1024
 _OF_ONE_REQUEST: Final = ID_NAMES | frozenset(
     b"x-client-request-id x-ms-client-request-id x-correlation-id x-stainless-retry-count traceparent tracestate b3 x-b3-traceid"
-    b" x-b3-spanid x-b3-parentspanid x-b3-sampled x-b3-flags x-amzn-trace-id x-cloud-trace-context".split()
+    b" x-b3-spanid x-b3-parentspanid x-b3-sampled x-b3-flags x-amzn-trace-id x-cloud-trace-context x-envoy-attempt-count".split()
 )
 """Fields that are another in each request and say nothing of its client; in all others the requests of one call are equal."""
 _OF_ONE_CLIENT: Final = (_OF_ONE_REQUEST - ID_NAMES) | set(

@@ -119,8 +119,13 @@ def with_credential(fields: Pairs, credential: bytes | None, family: Family = "o
     return own
 
 
-def retry_count(label: bytes | None) -> int | None:
-    """Read the SDK's retry label; None when there is none or it makes no sense."""
+def retry_count(label: bytes | None, envoy_attempts: bytes | None = None) -> int | None:
+    """Read the SDK's retry label, or Envoy's count of its own attempts where that says more; None where neither makes sense.
+
+    Envoy's first attempt may be any of its client's.
+    """
+    if envoy_attempts is not None and (attempts := retry_count(envoy_attempts) or 1) > 1:
+        return max(attempts - 1, retry_count(label) or 0)
     if label == b"0":
         return 0
     return int(label) if label is not None and label.isdigit() and len(label) <= 4 else None

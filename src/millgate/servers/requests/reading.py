@@ -45,7 +45,7 @@ class HeadReading:
         self.read: Reader | None = self.dialect.readers.get(head.path)
         self.conversation: ConversationReader | None = self.dialect.conversations.get(head.path)
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
-        self.retries = retry_count(named.get(b"x-stainless-retry-count"))
+        self.retries = retry_count(named.get(b"x-stainless-retry-count"), named.get(b"x-envoy-attempt-count"))
         self.session = callers.session(named, caller.tenant)
         self.trusted = callers.trusts(head.peer)
         steering = STEERING if self.trusted else _STEERING_OF_CLIENTS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millgate.cli.memory import memory_bytes, memory_choice
+from millgate.cli.memory import connections_choice, memory_bytes, memory_choice
 
 MIB = 1024**2
 BUDGET, BODY = 256_000_000, 32 * MIB
@@ -55,3 +55,11 @@ def test_a_container_that_is_too_small_for_the_bounds_of_its_gate_is_told_in_the
 
     assert memory_choice(128_000_000, BODY, 1, root) == []
     assert memory_choice(128_000_000, BODY, 2, root), "each worker has all of it for itself"
+
+
+def test_a_small_limit_of_open_files_is_told_in_the_banner_with_the_clients_that_it_has_room_for() -> None:
+    ((name, value, why),) = connections_choice(15)
+    assert (name, value) == ("limits.connections", "15")
+    assert "ulimit -Hn" in why
+
+    assert connections_choice(462) == []

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TextIO
 
 from millgate import __version__
-from millgate.cli.memory import memory_choice
+from millgate.cli.memory import connections_choice, memory_choice
 from millgate.cli.output import PLAIN_WIDTH, print_json
 from millgate.observe.build import build_kind
 from millgate.observe.logs import json_line
@@ -65,6 +65,7 @@ class Running(NamedTuple):
             choices=(
                 *built.choices,
                 *memory_choice(settings.byte_budget, settings.server.body_bytes, settings.workers),
+                *connections_choice(gateway.descriptors.most_clients),
             ),
             model=built.example_model,
             engine_note=engine_note,

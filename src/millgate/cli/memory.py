@@ -1,4 +1,4 @@
-"""Whether what a gate may take fits into the memory of its container or machine: the kernel kills it where that ends."""
+"""Whether what a gate may take fits into its container or machine: the kernel kills it where memory ends, and files are sockets."""
 
 import os
 from contextlib import suppress
@@ -12,6 +12,8 @@ from millgate.wiring.chosen import ChosenNumber
 _WITHOUT_BODIES: Final = 103_000_000
 # The reader takes up to so many times a body of JSON that it reads (docs/security.md).
 _READ: Final = 5
+# docs/capacity.md: what 1,024 open files have room for, the limit of most hosts.
+_USUAL_CLIENTS: Final = 462
 
 
 def memory_choice(
@@ -27,6 +29,14 @@ def memory_choice(
         "lower this and limits.body, or give it more"
     )
     return [ChosenNumber("limits.byte_budget", format_size(byte_budget), why)]
+
+
+def connections_choice(most_clients: int) -> list[ChosenNumber]:
+    """Return a line of the banner where the limit of open files leaves room for few clients; none where it is that of most hosts."""
+    if most_clients >= _USUAL_CLIENTS:
+        return []
+    why = "clients at once in each process: the hard limit of open files (ulimit -Hn) has room for no more; raise it"
+    return [ChosenNumber("limits.connections", str(most_clients), why)]
 
 
 def memory_bytes(root: Path = Path("/")) -> int:

@@ -38,12 +38,13 @@ HOT_SHARE, HOT_FOR_S, HORIZON_S, SETTLED_S = 0.7, 20.0, 300.0, 30.0
 _NAME = "replica-"
 _FIRST = f"{_NAME}1"
 _LOST, _KILL_EVERY_S, _RETURNS_S = 0.05, 30.0, 150.0
+_FEW = 4
 
 
 class Setup(NamedTuple):
     """What is varied: faults are `kill_every_s`, `lost`, and `away`: from when until when the first replica does not reach the store.
 
-    Where they are `capped` the streams are those that the one tenant may have, of an engine with many more.
+    Where it is `capped` the one tenant may have so many streams, of an engine with many more.
     """
 
     replicas: int = REPLICAS
@@ -56,7 +57,7 @@ class Setup(NamedTuple):
     hot_share: float = HOT_SHARE
     horizon_s: float = HORIZON_S
     away: tuple[float, float] = (inf, inf)
-    capped: bool = False
+    capped: int = 0
 
 
 class Result(NamedTuple):
@@ -269,7 +270,7 @@ def play(setup: Setup, seed: int) -> Result:
     )
     prior = ServicePrior(0.01, 0.0, PACE_S, 0.0)
     engine = EngineSettings("engine", 16 * CAP if setup.capped else CAP, prior=prior)
-    tenants = (TenantSettings("", max_inflight=CAP),) if setup.capped else ()
+    tenants = (TenantSettings("", max_inflight=setup.capped),) if setup.capped else ()
     settings = Settings((lane,), (engine,), tenants=tenants)
     if setup.replicas == 1:
         setup = setup._replace(kill_every_s=inf, lost=0.0)
@@ -277,7 +278,7 @@ def play(setup: Setup, seed: int) -> Result:
     recorder = Recorder((lane,), from_s=SETTLED_S)
     world = ClusterWorld(setup, seed, recorder, settings)
     lengths = Lengths(constant(100.0), exponential(MEAN_S / PACE_S))
-    arrivals = steady(setup.load * CAP / MEAN_S, streams)
+    arrivals = steady(setup.load * (setup.capped or CAP) / MEAN_S, streams)
     crowd = Crowd(world, Manners(retry_behaviour=Honouring()), streams)
     OpenLoop(world, crowd, jobs(arrivals, lengths, streams, until_s=setup.horizon_s))
     world.loop.run(setup.horizon_s)
@@ -321,7 +322,7 @@ def leases(seeds: range) -> str:
     return "\n".join(rows)
 
 
-def returns(seeds: range, *, capped: bool = False) -> str:
+def returns(seeds: range, capped: int = 0) -> str:
     """Return how clients fare that are told to come back, for the engine or for their tenant's cap, and come to any replica, as a table of Markdown."""
     rows = [
         "| gates | goodput / one gate | promises kept | pairs in order | mean wait |",
@@ -358,4 +359,4 @@ if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     tried = range(first, first + count)
-    print(f"{returns(tried)}\n\n{returns(tried, capped=True)}\n\n{leases(tried)}")
+    print(f"{returns(tried)}\n\n{returns(tried, CAP)}\n\n{returns(tried, _FEW)}\n\n{leases(tried)}")

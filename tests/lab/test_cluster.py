@@ -64,7 +64,7 @@ def test_clients_that_return_to_any_replica_keep_their_place_and_find_their_hint
 def test_clients_of_a_capped_tenant_that_return_to_any_replica_find_their_hints_true(
     seed: int, hot_share: float
 ) -> None:
-    one = Setup(1, max_queue=0, deadline_s=60.0, load=1.3, horizon_s=100.0, capped=True)
+    one = Setup(1, max_queue=0, deadline_s=60.0, load=1.3, horizon_s=100.0, capped=CAP)
 
     alone, shared = play(one, seed), play(one._replace(replicas=4, hot_share=hot_share), seed)
     assert shared.peak == CAP

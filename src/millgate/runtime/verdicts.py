@@ -70,8 +70,17 @@ def is_left_undone(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
 
     A limit that a refusal names is that of the key's owner, and is told where that is the client.
     """
-    is_full = kind is FailureKind.REFUSED and said.limit is None
-    return said.blames_name or is_full or (own_key and (said.blames_key or kind in UNREAD))
+    return said.blames_name or is_full(kind, said) or (own_key and (said.blames_key or kind in UNREAD))
+
+
+def is_full(kind: FailureKind, said: Said) -> bool:
+    """Whether an engine has no room, whoever asks."""
+    return kind is FailureKind.REFUSED and said.limit is None
+
+
+def is_for_the_operator(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
+    """Whether a refusal is about the engine, not about its client: it has no room, or refuses the gate's own key or its account."""
+    return is_full(kind, said) or (own_key and (said.blames_key or kind is FailureKind.NO_CREDIT))
 
 
 def blame(status: int, hint: float | None = None) -> Said:

@@ -170,6 +170,7 @@ class User:
         self._connection = HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_WITHIN_S)
         self.worker = ""
         self.last_id = ""
+        self.hint_s = 0.0
 
     def ask(self, tokens: int = 2) -> int:
         """Ask once and return the status; a connection that was closed after an answer is made anew."""
@@ -177,15 +178,9 @@ class User:
         answer = self._connection.getresponse()
         answer.read()
         self.last_id = answer.headers["x-request-id"]
+        self.hint_s = float(answer.headers.get("retry-after-ms", 0)) / 1e3
         self.worker = self.last_id.partition("-")[0]
         return answer.status
-
-    def hinted(self, tokens: int) -> tuple[int, float]:
-        """Ask once and return the status and the hint, in seconds."""
-        self._connection.request("POST", CHAT, chat(tokens), {"content-type": "application/json"})
-        answer = self._connection.getresponse()
-        answer.read()
-        return answer.status, float(answer.headers.get("retry-after-ms", 0)) / 1e3
 
     def close(self) -> None:
         self._connection.close()

@@ -6,9 +6,11 @@ import pytest
 
 from millgate.core.decisions import Yield
 from millgate.core.words import Reason
+from millgate.servers.requests.tickets import KeptBody
 from millgate.servers.requests.told_clients import MOST_TOLD, ToldClient, ToldClients
 
-_MARK = 7
+_KEY = b"k" * 32
+_BODY = KeptBody(b"what it asks")
 
 
 class _Workers:
@@ -16,8 +18,8 @@ class _Workers:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.second = ToldClients(lambda _client: None, self._since(50.0), self._wall)
-        self.first = ToldClients(self.second.learn, self._since(1_000.0), self._wall)
+        self.second = ToldClients(_KEY, lambda _client: None, self._since(50.0), self._wall)
+        self.first = ToldClients(_KEY, self.second.learn, self._since(1_000.0), self._wall)
 
     def _wall(self) -> float:
         return 1.7e9 + self.now
@@ -25,22 +27,22 @@ class _Workers:
     def _since(self, began: float) -> Callable[[], float]:
         return lambda: began + self.now
 
-    def refuses(self, hint_s: float) -> None:
+    def refuses(self, hint_s: float, reason: Reason = Reason.SATURATED) -> None:
         """Have the first refuse a client that first came two seconds ago."""
         first_seen = 1_000.0 + self.now - 2.0
-        refusal = Yield(1, Reason.SATURATED, hint_s, retry=True, first_seen=first_seen)
-        self.first.refused(_MARK, refusal)
+        refusal = Yield(1, reason, hint_s, retry=True, first_seen=first_seen)
+        self.first.refused("", _BODY, refusal)
 
 
 def test_a_client_that_is_on_time_has_the_age_and_the_hint_that_another_worker_knows() -> None:
     workers = _Workers()
     workers.refuses(8.0)
     workers.now = 8.0
-    told = workers.second.back(_MARK)
+    told = workers.second.back("", _BODY)
     assert told is not None
     assert tuple(told) == pytest.approx((48.0, 58.0, 8.0))
-    assert workers.second.back(_MARK) is None, "once"
-    assert workers.first.back(_MARK) is None, "its own core knows it"
+    assert workers.second.back("", _BODY) is None, "once"
+    assert workers.first.back("", _BODY) is None, "its own core knows it"
 
 
 @pytest.mark.parametrize("after_s", [0.0, 6.9, 9.1])
@@ -48,8 +50,25 @@ def test_a_client_that_is_early_or_late_is_a_newcomer(after_s: float) -> None:
     workers = _Workers()
     workers.refuses(8.0)
     workers.now = after_s
-    assert workers.second.back(_MARK) is None
-    assert workers.second.back(_MARK + 1) is None
+    assert workers.second.back("", _BODY) is None
+
+
+def test_another_request_and_one_of_another_tenant_are_newcomers() -> None:
+    workers = _Workers()
+    workers.refuses(8.0)
+    workers.now = 8.0
+    assert workers.second.back("", KeptBody(b"what else it asks")) is None
+    assert workers.second.back("ann", _BODY) is None
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_ENGINE, Reason.NO_LEASE, Reason.DRAINING])
+def test_a_client_that_is_promised_nothing_is_a_newcomer_so_that_nothing_counts_as_broken(
+    reason: Reason,
+) -> None:
+    workers = _Workers()
+    workers.refuses(8.0, reason)
+    workers.now = 8.0
+    assert workers.second.back("", _BODY) is None
 
 
 def test_clients_whose_time_is_over_and_those_beyond_the_bound_are_forgotten() -> None:

@@ -57,7 +57,7 @@ class WorkerSide:
         self._running = b""
         self._kept = KeptAnswers()
         self._kept.on_new = self._tell_kept
-        self._told = ToldClients(self._tell_told, asyncio.get_running_loop().time)
+        self._told: ToldClients | None = None
         self._untold: list[ToldClient] = []
         self._is_ready = False
         self.text: Callable[[], str] = str
@@ -153,13 +153,17 @@ class WorkerSide:
     def _take(self, frame: bytes) -> None:
         order = read_order(frame)
         if order.verb is WorkerVerb.START:
-            self.started.set_result(read_start(order.content))
+            start = read_start(order.content)
+            now = asyncio.get_running_loop().time
+            self._told = ToldClients(start.ticket_key, self._tell_told, now)
+            self.started.set_result(start)
             return
         if order.verb is WorkerVerb.KEPT:
             for answer_id, engine, tenant in read_kept(order.content):
                 self._kept.add(answer_id, Keeper(engine, tenant), is_news=False)
             return
         if order.verb is WorkerVerb.TOLD:
+            assert self._told is not None, "the first order is to start"
             for client in read_told(order.content):
                 self._told.learn(client)
             return

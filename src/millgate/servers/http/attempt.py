@@ -14,7 +14,7 @@ from millgate.http1.client.contract import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.driver import DecisionListener
-from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said
+from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_for_the_operator
 from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
 from millgate.servers.http.contract import HttpDesk, Telling
 from millgate.servers.http.handoff import over_two
@@ -46,8 +46,7 @@ def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) 
 
 
 def _note_refusal(attempt: "HttpAttempt", desk: HttpDesk, kind: FailureKind, said: Said) -> None:
-    is_ours = attempt.own_key and (said.blames_key or kind is FailureKind.NO_CREDIT)
-    if is_ours or (kind is FailureKind.REFUSED and said.limit is None):
+    if is_for_the_operator(kind, said, own_key=attempt.own_key):
         desk.on_refused(attempt.engine, kind)
 
 
@@ -205,8 +204,7 @@ class HttpAttempt(CallHolder, DecisionListener):
                 lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
             self.exchange.respond(status, Lines(lines), body, close=close)
             if decision.retry and self._desk.told_clients is not None:
-                key, tenant = self._desk.settings.ticket_key or b"", self._reading.caller.tenant
-                self._desk.told_clients.refused(self._body.mark(key, tenant), decision)
+                self._desk.told_clients.refused(self._reading.caller.tenant, self._body, decision)
         except Exception:
             self.exchange.abort()
             raise

@@ -33,7 +33,7 @@ from millgate.servers.http.progress import Progress
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
-from millgate.servers.requests.tickets import TicketDesk, mark
+from millgate.servers.requests.tickets import KeptBody, TicketDesk
 
 _LOOKS: Final = 2
 _LOOK_S: Final = 0.005
@@ -187,8 +187,7 @@ class HttpDoor(HttpDesk):
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
         elif self.told_clients:
-            key = self.settings.ticket_key or b""
-            arrival = as_told(arrival, self.told_clients.back(mark(key, arrival.tenant, len(body), body)))
+            arrival = as_told(arrival, self.told_clients.back(arrival.tenant, KeptBody(body)))
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
         if self.adjust is not None:

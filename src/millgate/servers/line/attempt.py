@@ -15,7 +15,7 @@ from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.contract import upstream_id
 from millgate.runtime.driver import Driver
-from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_left_undone
+from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_for_the_operator, is_left_undone
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import ErrorWords
@@ -193,8 +193,7 @@ class LineAttempt:
             tell = partial(self._give_up, judge.failure, message=words, said=judge.said)
             route, kind, engine_said = self._route, judge.failure, judge.said
             own_key = route is not None and route.credential is not None
-            is_ours = own_key and (engine_said.blames_key or kind is FailureKind.NO_CREDIT)
-            if route is not None and (is_ours or (kind is FailureKind.REFUSED and engine_said.limit is None)):
+            if route is not None and is_for_the_operator(kind, engine_said, own_key=own_key):
                 self._desk.on_refused(route.name, kind)
             if self._is_answer or not is_left_undone(kind, engine_said, own_key=own_key):
                 tell()

@@ -64,12 +64,6 @@ def fingerprint(secret: bytes, tenant: str, size_bytes: int, body: bytes) -> int
     return hash(b"%b%b\0%d\0%b" % (secret, tenant.encode(), size_bytes, ends(body))) & _MASK
 
 
-def mark(key: bytes, tenant: str, size_bytes: int, body: bytes) -> int:
-    """Return 64 bits that equal requests of one tenant share at all workers of a gate, which have one `key`: keyed BLAKE2b of what `fingerprint` looks at."""
-    said = b"%b\0%d\0%b" % (tenant.encode(), size_bytes, ends(body))
-    return int.from_bytes(blake2b(said, digest_size=8, key=key, person=_PURPOSE).digest())
-
-
 def ends(body: bytes) -> bytes:
     """Return all of a body that `fingerprint` looks at: a request that runs need not keep the rest."""
     if len(body) <= _HEAD_BYTES + _TAIL_BYTES:
@@ -95,5 +89,6 @@ class KeptBody:
         return fingerprint(secret, tenant, self._size_bytes, self._remembered)
 
     def mark(self, key: bytes, tenant: str) -> int:
-        """Return what other workers recognise the request by."""
-        return mark(key, tenant, self._size_bytes, self._remembered)
+        """Return 64 bits that equal requests of one tenant share in all processes that have this key: keyed BLAKE2b of what `fingerprint` looks at."""
+        said = b"%b\0%d\0%b" % (tenant.encode(), self._size_bytes, ends(self._remembered))
+        return int.from_bytes(blake2b(said, digest_size=8, key=key, person=_PURPOSE).digest())

@@ -11,13 +11,18 @@ from typing import Final, NamedTuple
 
 from millgate.core.decisions import Yield
 from millgate.core.settings import LONGEST_HINT_S
+from millgate.core.tickets import LATE_SHARE
 from millgate.core.tickets.appointment import Appointment
+from millgate.core.words import Reason
 from millgate.dialects.ticket import Ticket
+from millgate.servers.requests.tickets import KeptBody
 
 MOST_TOLD: Final = 50_000
 """About 15 MB. Beyond it the one that was told longest ago is forgotten, and is a newcomer."""
 # The longest hint and how late its client may be (`Appointment.late_s`).
-_KEPT_S: Final = 1.1 * LONGEST_HINT_S
+_KEPT_S: Final = (1.0 + LATE_SHARE) * LONGEST_HINT_S
+# Who is told one of these is promised nothing: another worker would count it as a broken promise.
+_UNPROMISED: Final = (Reason.NO_ENGINE, Reason.NO_LEASE, Reason.DRAINING)
 
 
 class ToldClient(NamedTuple):
@@ -30,23 +35,31 @@ class ToldClient(NamedTuple):
 
 
 class ToldClients:
-    """Those of the other workers; `tell` hears of each that this one tells. `now` reads the core's clock, `wall` the one that all workers have in common.
+    """Those of the other workers; `tell` hears of each that this one tells.
+
+    `key` is that of their marks, and all workers have it. `now` reads the core's clock, `wall` the one that they have in common.
 
     Of equal bodies one client is known. It is one when it is on time by its hint, and once; a client that is early is a newcomer.
     """
 
     def __init__(
-        self, tell: Callable[[ToldClient], None], now: Callable[[], float], wall: Callable[[], float] = time
+        self,
+        key: bytes,
+        tell: Callable[[ToldClient], None],
+        now: Callable[[], float],
+        wall: Callable[[], float] = time,
     ) -> None:
-        self._tell, self._now, self._wall = tell, now, wall
+        self._key, self._tell, self._now, self._wall = key, tell, now, wall
         self._told: OrderedDict[int, ToldClient] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._told)
 
-    def refused(self, mark: int, refusal: Yield) -> None:
+    def refused(self, tenant: str, body: KeptBody, refusal: Yield) -> None:
         """Tell the others of a client of this worker that is told to come back."""
-        wall, now = self._wall(), self._now()
+        if refusal.reason in _UNPROMISED:
+            return
+        wall, now, mark = self._wall(), self._now(), body.mark(self._key, tenant)
         self._tell(ToldClient(mark, wall - (now - refusal.first_seen), wall, refusal.retry_after_s))
 
     def learn(self, client: ToldClient) -> None:
@@ -57,10 +70,10 @@ class ToldClients:
             told.popitem(last=False)
         told[client.mark] = client
 
-    def back(self, mark: int) -> Ticket | None:
-        """Return what a client with this mark was told, in core time, and forget it; None where it is not its time, or none was told."""
+    def back(self, tenant: str, body: KeptBody) -> Ticket | None:
+        """Return what a client with this body was told, in core time, and forget it; None where it is not its time, or none was told."""
+        mark, wall = body.mark(self._key, tenant), self._wall()
         client = self._told.get(mark)
-        wall = self._wall()
         if client is None or not Appointment(client.told_at, client.hint_s).is_honoured(wall):
             return None
         del self._told[mark]

@@ -182,14 +182,16 @@ class ASecondTryIsElsewhere(GateMachine):
 class NobodyIsOvertaken(GateMachine):
     """INV-9, for the order of arrival, where the bound is none at all.
 
-    Who is back when told may go before older ones of other tenants: its turn in the line was before theirs.
+    A request that is back when told may go before older ones of other tenants: its turn in the line was before theirs.
+    In a fair lane any request may, since its tenant may have had less.
     """
 
     def judge(self, event: Event, decisions: tuple[Decision, ...]) -> None:
-        orders = {lane.name: lane.order for lane in self.settings.lanes}
+        lanes = {lane.name: lane for lane in self.settings.lanes if lane.order == "arrival"}
         for decision in decisions:
             known = self.model.attempts[decision.attempt]
-            if isinstance(decision, Admit) and orders.get(known.lane) == "arrival" and known.tried is None:
+            lane = lanes.get(known.lane)
+            if isinstance(decision, Admit) and lane is not None and known.tried is None:
                 waiting = [
                     each
                     for each in self.model.queued.values()
@@ -199,7 +201,7 @@ class NobodyIsOvertaken(GateMachine):
                 ]
                 assert all(
                     each.first_seen >= known.first_seen
-                    or (known.due and each.arrival.tenant != known.arrival.tenant)
+                    or ((lane.fair or known.due) and each.arrival.tenant != known.arrival.tenant)
                     for each in waiting
                 )
 

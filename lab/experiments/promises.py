@@ -17,7 +17,8 @@ from lab.engines.plain import PacedStation
 from lab.knobs import with_knobs
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
-from millgate.core.governor.promises import FAR_HINT_S, spread
+from millgate.core.governor.promises import FAR_HINT_S
+from millgate.core.measure import spread
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings, TenantSettings
 from millgate.core.tickets.appointment import kept_within_s
 from millgate.core.words import DeadlineFrom

@@ -34,10 +34,14 @@ class Plant:
     core: Settings
 
     async def ask(
-        self, body: bytes = chat(), path: bytes = b"/v1/chat/completions", method: bytes = b"POST"
+        self,
+        body: bytes = chat(),
+        path: bytes = b"/v1/chat/completions",
+        method: bytes = b"POST",
+        retry: str = "0",
     ) -> Answer:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.gateway.port))
-        client.ask(body, path, method)
+        client.ask(body, path, method, {"x-stainless-retry-count": retry})
         got = await client.answer()
         client.leave()
         return got
@@ -136,7 +140,12 @@ def test_when_no_engine_can_be_reached_the_client_is_told_once_and_honestly() ->
             await stand.kill(1)
             got = await stand.ask()
             assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
-            assert stand.outcomes() == {"engine_failed": 1}
+            again = await stand.ask(retry="1")
+            hints_s = [float(each.headers["retry-after-ms"]) / 1000 for each in (got, again)]
+            assert 5.0 <= hints_s[0] < 10.0 <= hints_s[1] < 20.0, (
+                "those who found none do not come back at once"
+            )
+            assert stand.outcomes() == {"engine_failed": 2}
             await stand.settled()
 
     run(body())

@@ -40,6 +40,11 @@ MEMORY: Final = 200.0
 is steady, and a new release shows within a minute of traffic."""
 
 
+def spread(count: int) -> float:
+    """Return the `count`-th number of a sequence that fills [0, 1) evenly: multiples of the golden ratio (Weyl 1916), for the core has no dice."""
+    return (count + 1) * 0.6180339887498949 % 1.0
+
+
 class Ewma:
     """The mean and the spread of a stream of numbers, in its own unit.
 

@@ -95,15 +95,13 @@ class Failure(NamedTuple):
     retry: bool = True
 
 
-def _failure(
-    status: int, code: str, message: str, retry_after_s: float | None = None, *, retry: bool = True
-) -> Failure:
+def _failure(status: int, code: str, message: str, *, retry: bool = True) -> Failure:
     anthropic = DialectError(504, "timeout_error") if status == 504 else DialectError(status, "api_error")
-    return Failure(message, DialectError(status, "server_error", code), anthropic, retry_after_s, retry)
+    return Failure(message, DialectError(status, "server_error", code), anthropic, retry=retry)
 
 
 FAILURES: Mapping[FailureKind, Failure] = {
-    FailureKind.CONNECT: _failure(502, "upstream_unreachable", "the engine cannot be reached", 5.0),
+    FailureKind.CONNECT: _failure(502, "upstream_unreachable", "the engine cannot be reached"),
     FailureKind.REFUSED: Failure("the engine refused the request", _OVERLOADED, _OVERLOADED_ANTHROPIC, 1.0),
     # Its deadline has passed: an automatic retry would only repeat work for a user that has left.
     FailureKind.TIMEOUT: _failure(504, "upstream_timeout", "the engine did not answer in time", retry=False),
@@ -203,16 +201,16 @@ class Refuser:
         row = FAILURES[cause] if isinstance(cause, FailureKind) else REASONS[cause]
         return self._words(row), row.message
 
-    def failed(self, kind: FailureKind, request_id: bytes) -> RefusalAnswer:
-        """Dress an engine's failure, for a client that has not had a byte of its answer."""
+    def failed(self, kind: FailureKind, request_id: bytes, hint_s: float | None = None) -> RefusalAnswer:
+        """Dress an engine's failure, for a client that has not had a byte of its answer; it may come back in `hint_s`, else in the usual time."""
         failure = FAILURES[kind]
         words = self._words(failure)
         headers = [_JSON, (b"x-request-id", request_id), (b"request-id", request_id)]
         if not failure.retry:
             headers.append(_DO_NOT_RETRY)
-        elif failure.retry_after_s is not None:
+        elif (pause_s := hint_s or failure.retry_after_s) is not None:
             headers += (
-                (b"retry-after", b"%d" % ceil(failure.retry_after_s)),
-                (b"retry-after-ms", b"%d" % ceil(failure.retry_after_s * 1000)),
+                (b"retry-after", b"%d" % ceil(pause_s)),
+                (b"retry-after-ms", b"%d" % ceil(pause_s * 1000)),
             )
         return RefusalAnswer(words.status, headers, self._ended(self._failed[kind], request_id), close=False)

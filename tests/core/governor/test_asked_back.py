@@ -1,15 +1,17 @@
 """Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
 
+from operator import itemgetter
+
 import pytest
 
 from core.governor.asking import ask as _ask, gate_of as _gate
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import EngineDown, EngineUp, Failed, Released
+from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
 from millgate.core.tickets.appointment import ReturnRecord
 from millgate.core.tickets.appointments import Appointments
 from millgate.core.words import FailureKind, QuotaKind, Reason, Sent
-from millgate.dialects.refusals import FAILURES
 
 
 def test_who_is_back_when_a_quota_said_so_is_no_retry_that_nobody_asked_for() -> None:
@@ -92,14 +94,13 @@ def test_a_storm_into_a_restarted_gate_pays_from_its_second_attempt_on() -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "hint_s", "told_s"), [(FailureKind.CONNECT, None, 5.0), (FailureKind.REFUSED, 3.0, 3.0)]
+    ("kind", "hint_s", "told_s"), [(FailureKind.CONNECT, None, None), (FailureKind.REFUSED, 3.0, 3.0)]
 )
 def test_who_was_told_to_come_back_as_the_engine_was_gone_or_full_pays_for_no_retry(
-    kind: FailureKind, hint_s: float | None, told_s: float
+    kind: FailureKind, hint_s: float | None, told_s: float | None
 ) -> None:
     """All that was queued failed within a moment of the engine's death, and on time a second later half was refused for good."""
-    assert FAILURES[FailureKind.CONNECT].retry_after_s == 5.0
-    for back_s, reasons in ((told_s, set[Reason]()), (0.9, {Reason.RETRY_BUDGET})):
+    for is_told, reasons in ((True, set[Reason]()), (False, {Reason.RETRY_BUDGET})):
         gate = _gate(streams=4)
         clients = range(40)
         for client in clients:
@@ -107,8 +108,26 @@ def test_who_was_told_to_come_back_as_the_engine_was_gone_or_full_pays_for_no_re
         for client in clients:
             gate.handle(Failed(client, kind, Sent.REQUEST, hint_s), 61.1)
             gate.handle(Released(client), 61.1)
+        waits_s = {client: told_s or restart_hint_s(client, None) if is_told else 0.9 for client in clients}
         back = [
-            _ask(gate, 100 + client, 61.1 + back_s, fingerprint=lambda client=client: client, retry_count=1)
-            for client in clients
+            _ask(gate, 100 + client, 61.1 + wait_s, fingerprint=lambda client=client: client, retry_count=1)
+            for client, wait_s in sorted(waits_s.items(), key=itemgetter(1))
         ]
         assert {each.reason for each in back if isinstance(each, Yield)} == reasons
+
+
+def test_an_sdk_that_tries_three_times_waits_through_a_restart_of_half_a_minute() -> None:
+    """Told 5 to 10 s each time, clients with the usual two retries had given up after a quarter of a minute."""
+    gate = _gate(LaneSettings("lane", deadline_s=5.0))
+    gate.handle(EngineDown("engine"), 0.0)
+    for client in range(20):
+        now = 0.0
+        for retry in range(3):
+            told = _ask(
+                gate, 10 * client + retry, now, fingerprint=lambda client=client: client, retry_count=retry
+            )
+            assert (told.reason, told.retry) == (Reason.NO_ENGINE, True)
+            assert 5.0 * 2**retry <= told.retry_after_s < 10.0 * 2**retry
+            now += told.retry_after_s
+        assert 35.0 <= now < 70.0
+    assert _ask(gate, 999, now, retry_count=50).retry_after_s <= 40.0

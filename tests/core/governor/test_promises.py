@@ -9,7 +9,8 @@ import pytest
 from core.world import Client, World, governor, primitive, steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Arrived
-from millgate.core.governor.promises import FAR_HINT_S, spread
+from millgate.core.governor.promises import FAR_HINT_S
+from millgate.core.measure import spread
 from millgate.core.settings import LONGEST_HINT_S, EngineSettings, LaneSettings
 from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import DeadlineFrom, Reason

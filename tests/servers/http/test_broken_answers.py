@@ -318,7 +318,7 @@ def test_an_engine_that_cannot_be_reached_is_a_bad_gateway_with_advice() -> None
             stand.gateway.door.engines["engine"].upstream._connect = nowhere  # type: ignore[attr-defined]
             got = await stand.ask(chat())
             assert (got.status, got.error["code"]) == (502, "upstream_unreachable")
-            assert got.headers["retry-after"] == "5"
+            assert 5 <= int(got.headers["retry-after"]) <= 10
             await stand.settle()
             assert failed_once(stand, FailureKind.CONNECT)
 

@@ -55,7 +55,9 @@ def test_a_batch_outlives_a_restart_of_its_only_engine() -> None:
                 peer.send(upload(chat("hello"), f"J{number}", 64))
             for _ in range(3):
                 reply = await peer.final()
-                assert (reply.status, reply.retry_hint_ms) == (Status.YIELD, 5000)
+                assert reply.status is Status.YIELD
+                assert reply.retry_hint_ms is not None
+                assert 5000 <= reply.retry_hint_ms < 10000
             serving = await asyncio.start_server(stand.engine._serve, "127.0.0.1", stand.engine.port)
             async with serving:
                 peer.send(chunk(chat("hello"), -(-len(chat("hello")) // 64) - 1, "J1", 9, 64))

@@ -27,7 +27,7 @@ from millgate.core.governor.promises import ELSEWHERE_HINT_S
 from millgate.core.governor.ranks import rank_anew
 from millgate.core.governor.watch import answered, grew, has_fresh_gauge, output_so_far
 from millgate.core.lifecycle import State
-from millgate.core.limits.breaker import FIRST_PAUSE_S
+from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.limits.gate import is_only_read, is_seen_beginning, is_seen_read
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.slo import answered_in_time, streamed_in_time
@@ -203,7 +203,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     if again is None:
         if event.kind in UNREAD and not attempt.output_seen:
             attempt.settles(0, now)
-            hint_s = FIRST_PAUSE_S if event.kind is FailureKind.CONNECT else event.hint_s
+            asked, is_away = attempt.request.arrival, event.kind is FailureKind.CONNECT
+            hint_s = restart_hint_s(asked.attempt, asked.retry_count) if is_away else event.hint_s
             _ask_back(attempt.request, hint_s, now)
         return [_end(knowledge.engines, knowledge.totals, attempt, Outcome.ENGINE_FAILED, now, event.kind)]
     release(knowledge.attempts, knowledge.allowances, attempt, now, for_good=False)

@@ -6,8 +6,7 @@ where the meter is full, and the first token after it where it is not.
 
 A hint is the time at which this client would be admitted if it came back then. Its place is counted behind queued requests and
 clients that were refused before and are expected back; the time of that place is read off `capacity_forecast` (design section 4).
-Hints beyond what can be known are spread by a low-discrepancy sequence (multiples of the golden ratio, Weyl 1916) instead of dice,
-so that the core stays deterministic.
+Hints beyond what can be known are spread evenly (`measure.spread`).
 """
 
 from array import array
@@ -19,8 +18,8 @@ from millgate.core.fast_records import make_yield
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.quota_lines import Behind
 from millgate.core.governor.turns import ahead_of
-from millgate.core.limits.breaker import FIRST_PAUSE_S
-from millgate.core.measure import ALIKE, UPPER_Z
+from millgate.core.limits.breaker import restart_hint_s
+from millgate.core.measure import ALIKE, UPPER_Z, spread
 from millgate.core.routing.working_set import WorkingSets
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.state.attempt import Request
@@ -266,13 +265,7 @@ _SURER: Final = 1.96 / UPPER_Z
 # 0.6 breaks 4 % of the promises.
 _PASSING_SHARE: Final = 0.8
 _LINE_SHARE: Final = 1.0 / 3.0
-_GOLDEN: Final = 0.6180339887498949
 ELSEWHERE_HINT_S: Final = 1.0
-
-
-def spread(count: int) -> float:
-    """Return the `count`-th number of the golden-ratio sequence, in [0, 1)."""
-    return (count + 1) * _GOLDEN % 1.0
 
 
 def promise(totals: Totals, request: Request, now: float) -> tuple[float, float]:
@@ -409,7 +402,7 @@ def refusal(
     `wait_s` is until its tenant may have it, for reasons that lie with the tenant alone; there is no room `not_before_s`.
     """
     if reason in UNPROMISED:
-        hint_s, retry, value, bound = _without_promise(totals, reason, value, bound, wait_s)
+        hint_s, retry, value, bound = _without_promise(request, reason, value, bound, wait_s)
     else:
         hint_s, by_s = promise(totals, request, now)
         hint_s = max(hint_s, min(not_before_s, LONGEST_HINT_S))
@@ -455,7 +448,7 @@ def _in_line(totals: Totals, decision: Yield, behind: Behind | None) -> Yield:
 
 
 def _without_promise(
-    totals: Totals, reason: Reason, value: float, bound: float, wait_s: float
+    request: Request, reason: Reason, value: float, bound: float, wait_s: float
 ) -> tuple[float, bool, float, float]:
     """Return hint, retry, value and bound of a refusal that no appointment in the line of engines would help."""
     if reason is Reason.TOO_LARGE:
@@ -463,8 +456,7 @@ def _without_promise(
     if reason in {Reason.DRAINING, Reason.NO_LEASE}:
         return ELSEWHERE_HINT_S, True, 0.0, 0.0
     if reason is Reason.NO_ENGINE:
-        # 5 to 10 s, spread: time for a health check and a restart to show, as a breaker gives.
-        return FIRST_PAUSE_S * (1.0 + spread(totals.hints_given)), True, value, bound
+        return restart_hint_s(request.attempt, request.arrival.retry_count), True, value, bound
     # It lies with its tenant, and is the time to the next token.
     return min(max(SOONEST_RETURN_S, wait_s), LONGEST_HINT_S), wait_s <= LONGEST_HINT_S, value, bound
 

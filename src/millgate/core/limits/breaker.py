@@ -6,7 +6,7 @@ time that doubles with every try that fails, up to the longest hint that a clien
 it. Failures that are not `BLAMELESS` count; an answer that blames the request, or its client's key, is neither a failure nor a success.
 """
 
-from millgate.core.measure import ENOUGH, WINDOW_S, Window
+from millgate.core.measure import ENOUGH, WINDOW_S, Window, spread
 from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.words import FailureKind
 
@@ -17,6 +17,15 @@ FIRST_PAUSE_S = 5.0
 
 BLAMELESS = (FailureKind.ERROR_EVENT, FailureKind.ABORT, FailureKind.NO_CREDIT)
 """Failures that do not say that the engine is unwell: one that streams is alive, and the request may be to blame; nor does a client's account without credit."""
+
+
+def restart_hint_s(attempt: int, retry_count: int | None) -> float:
+    """Return when the client of this attempt, which found no engine, is to come back: time for a health check and a restart to show.
+
+    That is 5 to 10 s, spread, and twice as long after each of two retries that the client labels. SDKs try three times
+    (`max_retries` 2 of OpenAI's and Anthropic's): told 5 to 10 s each time they give up before an engine has loaded its model.
+    """
+    return FIRST_PAUSE_S * 2.0 ** min(retry_count or 0, 2) * (1.0 + spread(attempt))
 
 
 class Breaker:

@@ -34,7 +34,8 @@ _NO_HEAD: Final = AnswerHead(0, (), None)
 
 def tell_failure(owner: AnswerOwner, kind: FailureKind) -> None:
     """Answer a client that has not had a byte yet."""
-    answer = owner.dialect.refuser.failed(kind, owner.request_id)
+    hint_s = owner.restart_hint_s if kind is FailureKind.CONNECT else None
+    answer = owner.dialect.refuser.failed(kind, owner.request_id, hint_s)
     owner.exchange.respond(answer.status, answer.headers, answer.body)
 
 

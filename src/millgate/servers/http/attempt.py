@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, FirstToken, Growth, PrefixMarks, Released
 from millgate.core.fast_records import make_finished
+from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
@@ -120,6 +121,11 @@ class HttpAttempt(CallHolder, DecisionListener):
     def marks(self) -> PrefixMarks:
         """Return the marks of its conversation's prefixes."""
         return self._desk.marker.marks(self._reading.conversation, self._facts, self._body.data)
+
+    @property
+    def restart_hint_s(self) -> float:
+        """When its client is to come back if there is no engine, as the core says it of an attempt that it refuses for that."""
+        return restart_hint_s(self.number, self._reading.retries)
 
     @property
     def engine(self) -> str:

@@ -81,6 +81,10 @@ class AnswerOwner(Protocol):
     is_work: ClassVar[bool]
     """Whether the answer is what an engine has worked for; one that is fetched may be of work that goes on."""
 
+    @property
+    def restart_hint_s(self) -> float:
+        """When its client is to come back if there is no engine."""
+
     def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """The engine has nothing of it, so that another one may be tried; `tell`, else the kind, is for a client that gets no other answer."""
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
+from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.bodies import no_such_model
 from millgate.dialects.contract import BadInputError, Dialect, Usage
@@ -33,6 +34,7 @@ class LightRequest(CallHolder):
     """
 
     is_work: ClassVar[bool] = False
+    restart_hint_s = FIRST_PAUSE_S
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
+from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Reason, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
@@ -259,7 +260,10 @@ class LineAttempt:
         try:
             if kind in (FailureKind.REFUSED, FailureKind.CONNECT):
                 self._desk.yielded += 1
-                owner.on_yielded(self._job, said.hint_s or words.retry_after_s or 1.0)
+                hint_s = (
+                    restart_hint_s(self.number, None) if kind is FailureKind.CONNECT else words.retry_after_s
+                )
+                owner.on_yielded(self._job, said.hint_s or hint_s or 1.0)
             else:
                 owner.on_failed(self._job, *BACKEND, self._words(message or words.message))
         finally:

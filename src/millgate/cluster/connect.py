@@ -47,10 +47,10 @@ class RedisAddress(NamedTuple):
 class RedisClient(Protocol):
     """What the store needs of any of the three clients."""
 
-    def evalsha(self, sha: str, numkeys: int, *keys_and_args: str) -> Awaitable[Any]:
+    def evalsha(self, sha: str, numkeys: int, *keys_and_args: str | bytes) -> Awaitable[Any]:
         """Run a script that the server has."""
 
-    def eval(self, script: str, numkeys: int, *keys_and_args: str) -> Awaitable[Any]:
+    def eval(self, script: str, numkeys: int, *keys_and_args: str | bytes) -> Awaitable[Any]:
         """Run a script, which the server keeps."""
 
     async def aclose(self) -> None:

@@ -130,8 +130,19 @@ class Granted(NamedTuple):
     lines: tuple[Line, ...] = ()
 
 
+class Heard(NamedTuple):
+    """What other replicas have said, oldest first, and the `place` from which to go on."""
+
+    said: tuple[bytes, ...]
+    place: str
+
+
 class StoreUnavailableError(Exception):
     """The store did not answer in time or cannot keep leases now; the text says why and holds no secret."""
+
+
+class BoardRefusedError(StoreUnavailableError):
+    """The store answers and keeps no board for this replica: it lacks a right, or the store the memory."""
 
 
 class FencedError(Exception):
@@ -149,3 +160,13 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """End the connections to the store; leases stay until they end."""
+
+
+class Board(Protocol):
+    """Where replicas put up news for all others; it keeps the newest, and nothing depends on any of it."""
+
+    async def exchange(self, replica: str, said: bytes, place: str) -> Heard:
+        """Put up what is `said`, if anything, and return what others have said since this `place`, all that is kept where it is empty.
+
+        StoreUnavailableError where that cannot be: what was said may be lost then.
+        """

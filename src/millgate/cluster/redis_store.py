@@ -1,4 +1,4 @@
-"""The store in Redis: one script, one round trip for everything that a replica shares, on Redis' own time.
+"""The store in Redis: one script, one round trip for everything that a replica shares, on Redis' own time; and a board by another one.
 
 The script is kept by the server under its hash; a server that lost it (restart, SCRIPT FLUSH) gets it again. No request waits for
 Redis: only the renewer asks, and each call ends after `timeout_s`.
@@ -17,8 +17,10 @@ from redis.asyncio.sentinel import MasterNotFoundError
 
 from millgate.cluster.connect import RedisClient
 from millgate.cluster.contract import (
+    BoardRefusedError,
     FencedError,
     Granted,
+    Heard,
     Holding,
     LeasedShare,
     Line,
@@ -31,6 +33,9 @@ TIMEOUT_S: Final = 0.05
 CONNECT_TIMEOUT_S: Final = 0.5
 """A first connection may take so long: it looks up names, asks Sentinels, and shakes hands for TLS."""
 PROBE_PAUSE_S: Final = 0.5
+MOST_KEPT: Final = 1_000
+"""Entries of the board, of some 20 kB at most. Four replicas that each say something at every renewal have a minute of it."""
+_MOST_READ: Final = 100
 FAILURES_TO_OPEN: Final = 3
 """One lost call of ten (row 53 of the faults) opens a breaker of three once in a thousand calls."""
 # The first whose type the error has; the texts name what to look at, and never what was sent.
@@ -39,7 +44,7 @@ _TEXTS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
     (redis_errors.OutOfMemoryError, "Redis is out of memory (maxmemory)"),
     (
         redis_errors.NoPermissionError,
-        "Redis' ACL user lacks the right to a command, or to the key of the leases",
+        "Redis' ACL user lacks the right to a command, or to a key",
     ),
     (MasterNotFoundError, "no Sentinel names a primary: look at them, the service's name and the password"),
     (redis_errors.AuthenticationError, "Redis wants the right user and password"),
@@ -53,7 +58,7 @@ _TEXTS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], .
     (socket.gaierror, "the name of Redis has no address"),
     (redis_errors.RedisClusterException, "no node of the Redis Cluster can be reached"),
     (redis_errors.ConnectionError, "Redis cannot be reached"),
-    (redis_errors.ResponseError, "Redis cannot run the script of the leases"),
+    (redis_errors.ResponseError, "Redis cannot run the script"),
     (redis_errors.RedisError, "Redis cannot be asked"),
     (OSError, "Redis cannot be reached"),
 )
@@ -67,6 +72,7 @@ _BEGINNINGS: Final = {
     "BUSY": "Redis is busy with another script",
     "NOREPLICAS": "Redis has too few replicas to write",
 }
+_ERRORS: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 # After these the next call connects anew.
 _CUT_OFF: Final = (
     redis_errors.ConnectionError,
@@ -76,13 +82,21 @@ _CUT_OFF: Final = (
 )
 
 
-def read_script() -> str:
-    """Return the ledger in Lua."""
-    return (files("millgate.cluster") / "scripts" / "ledger.lua").read_text("utf-8")
+def read_script(name: str = "ledger") -> str:
+    """Return the ledger, or the board, in Lua."""
+    return (files("millgate.cluster") / "scripts" / f"{name}.lua").read_text("utf-8")
+
+
+class _Script:
+    """A script with the hash by which the server knows it, and the one key that it is about."""
+
+    def __init__(self, text: str, key: str) -> None:
+        self.text, self.key = text, key
+        self.sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisStore:
-    """Keeps the leases of the cluster `name` in one hash of Redis; `clock` gives monotonic seconds, for the breaker.
+    """Keeps the leases of the cluster `name` in one hash of Redis, and its board in one stream; `clock` gives monotonic seconds, for the breaker.
 
     A client reads its authorities once. `anew` makes another one when TLS has failed: they may be others on the disk by then.
     """
@@ -100,10 +114,9 @@ class RedisStore:
         self._client = client
         self._anew = anew
         # Braces: Cluster takes the slot of the name between them.
-        self._key = f"millgate:{{{name}}}:leases"
+        self._ledger = _Script(script or read_script(), f"millgate:{{{name}}}:leases")
+        self._board = _Script(read_script("board"), f"millgate:{{{name}}}:told")
         self._timeout_s = timeout_s
-        self._script = script or read_script()
-        self._sha = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._breaker = StoreBreaker(clock, PROBE_PAUSE_S)
         self._is_connected = False
         self._problem = ""  # of the last call: it is so until the next one
@@ -134,6 +147,19 @@ class RedisStore:
         """Give back everything that this replica does not use; of an epoch that has ended, nothing."""
         await self._call("leave", replica, epoch)
 
+    async def exchange(self, replica: str, said: bytes, place: str) -> Heard:
+        """Put up what is `said` and return what others have said since (`Board`); the leases' breaker says whether Redis is asked at all."""
+        if self._breaker.is_open or not self._is_connected:
+            raise StoreUnavailableError(self._problem)
+        asked = replica, said, place or "0", str(MOST_KEPT), str(_MOST_READ)
+        try:
+            found = await _within(self._timeout_s, self._evaluate(self._board, asked))
+        except _ERRORS as problem:
+            is_answer = isinstance(problem, redis_errors.ResponseError)
+            kind = BoardRefusedError if is_answer else StoreUnavailableError
+            raise kind(_text(_causes(problem))) from problem
+        return Heard(tuple(found[1:]), found[0].decode())
+
     async def close(self) -> None:
         """End the connections; leases stay until they end."""
         await self._client.aclose()
@@ -144,9 +170,9 @@ class RedisStore:
         try:
             reply = await _within(
                 self._timeout_s if self._is_connected else max(self._timeout_s, CONNECT_TIMEOUT_S),
-                self._evaluate([str(each) for each in arguments]),
+                self._evaluate(self._ledger, [str(each) for each in arguments]),
             )
-        except (redis_errors.RedisError, redis_errors.RedisClusterException, OSError) as problem:
+        except _ERRORS as problem:
             self._breaker.failed()
             self._is_connected = not isinstance(problem, _CUT_OFF)
             causes = _causes(problem)
@@ -159,11 +185,11 @@ class RedisStore:
         self._is_connected = True
         return [each.decode() if isinstance(each, bytes) else str(each) for each in reply]
 
-    async def _evaluate(self, arguments: list[str]) -> list[Any]:
+    async def _evaluate(self, script: _Script, arguments: Iterable[str | bytes]) -> list[Any]:
         try:
-            found: list[Any] = await self._client.evalsha(self._sha, 1, self._key, *arguments)
+            found: list[Any] = await self._client.evalsha(script.sha, 1, script.key, *arguments)
         except redis_errors.NoScriptError:
-            found = await self._client.eval(self._script, 1, self._key, *arguments)
+            found = await self._client.eval(script.text, 1, script.key, *arguments)
         return found
 
 

@@ -18,6 +18,7 @@ from millgate.gateway.doors import Doors, WorkerPlace
 from millgate.gateway.fleet import Fleet
 from millgate.gateway.kept_quotas import KeptQuotas
 from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
+from millgate.gateway.told_news import ToldNews
 from millgate.http1.server import ByteBudget, HttpServer
 from millgate.observe.door import ClusterSnapshot, DoorSnapshot, ServiceSnapshot
 from millgate.observe.live.page_model import open_feed
@@ -86,7 +87,7 @@ class Gateway:
         self.extproc = self._open_extproc(budget)
         self.doors = Doors(self.server, self.line, place)
         self.observers = self._open_eyes()
-        self.cluster = _join(settings.cluster, self.driver, store)
+        self.cluster = _join(settings.cluster, self.driver, store, self.door)
         self.kept_quotas = KeptQuotas(settings.quotas_file, self.driver, place)
         self.door.is_ready = lambda: self.ready().ready
         self.exposition = self._open_exposition()
@@ -293,10 +294,19 @@ class Gateway:
         self.observers.close()
 
 
-def _join(cluster: ClusterSettings | None, driver: Driver, store: Store | None) -> Membership | None:
+def _join(
+    cluster: ClusterSettings | None, driver: Driver, store: Store | None, door: HttpDoor
+) -> Membership | None:
+    """Return the membership; by a store of several hosts, clients without tickets are known at all of them."""
     if cluster is None:
         return None
-    return Membership(cluster, driver, boot_time, store or open_store(cluster))
+    key = door.settings.ticket_key
+    if store is not None or key is None:
+        return Membership(cluster, driver, boot_time, store or open_store(cluster))
+    redis, now = open_store(cluster), asyncio.get_running_loop().time
+    told = ToldNews(redis, cluster.replica, key, cluster.renew_every_s, now)
+    door.told_clients = told.clients
+    return Membership(cluster, driver, boot_time, redis, told)
 
 
 def _connections(gateway: Gateway) -> int:

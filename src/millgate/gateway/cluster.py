@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from millgate.cluster.contract import Holding, Kind, LeasedShare, Line, Store, share_key
@@ -25,9 +25,13 @@ from millgate.cluster.leases import (
 from millgate.core.events import AccountShare, EngineShare, LeaseGranted, OthersLine, QuotaShare, TenantShare
 from millgate.core.snapshot import SharedUse
 from millgate.gateway.settings import ClusterSettings
+from millgate.gateway.told_news import ToldNews
 from millgate.observe.door import ClusterSnapshot
 from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
+
+if TYPE_CHECKING:
+    from millgate.cluster.redis_store import RedisStore
 
 _Names = tuple[str, ...]
 # A first connection looks up names and shakes hands for TLS.
@@ -100,7 +104,7 @@ def _accounts(kinds: Mapping[Kind, Mapping[_Names, float]]) -> tuple[AccountShar
     return tuple(AccountShare(engine, tuple(shares)) for engine, shares in limits.items())
 
 
-def open_store(settings: ClusterSettings) -> Store:
+def open_store(settings: ClusterSettings) -> "RedisStore":
     """Return the store that these settings name; it connects when it is first asked. ValueError for an address that is none."""
     # With the extra: a gate of its own needs no Redis.
     from millgate.cluster.connect import PASSWORD_ENV, USERNAME_ENV, connect, read_address  # noqa: PLC0415
@@ -118,12 +122,18 @@ class Membership:
     A lease goes on while this machine is suspended, and the core's clock may not. So `time` is one that does, and before each step the core
     hears of a lease that is over by that.
     `on_change` is called whenever the state changes, `on_lease` when a lease was granted, `on_loss` when there are fewer replicas than before: then the engines' gauges are
-    worth a look, for what a dead replica had is free when they show that it has ended.
+    worth a look, for what a dead replica had is free when they show that it has ended. `told` tells other replicas of refused clients, where the store has a board.
     """
 
     def __init__(
-        self, settings: ClusterSettings, core: Driver, time: Callable[[], float], store: Store
+        self,
+        settings: ClusterSettings,
+        core: Driver,
+        time: Callable[[], float],
+        store: Store,
+        told: ToldNews | None = None,
     ) -> None:
+        self.told = told
         self._settings, self._core, self._time, self._store = settings, core, time, store
         self._ends_at = inf
         self.on_change: Callable[[LeaseStatus], None] = lambda _status: None
@@ -149,6 +159,8 @@ class Membership:
         self._core.before_step = self._ended
         self._core.post(LeaseGranted(inf))
         self._task = asyncio.get_running_loop().create_task(self._renewer.run())
+        if self.told is not None:
+            self.told.start()
 
     async def leave(self) -> None:
         """Give back what this replica does not use any more, and renew no longer; harmless when never started."""
@@ -158,6 +170,8 @@ class Membership:
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         self._task = None
+        if self.told is not None:
+            await self.told.leave()
         await self._renewer.leave()
         await self._store.close()
 

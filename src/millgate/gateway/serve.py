@@ -106,6 +106,12 @@ def _log_turns(gateway: Gateway, log: ProcessLog) -> None:
     gateway.kept_quotas.on_trouble = partial(_turned, log, "quotas are not kept", "quotas are kept again")
     if gateway.cluster is not None:
         gateway.cluster.on_change = _LeaseNews(log).changed
+        if gateway.cluster.told is not None:
+            failing, well = (
+                "refused clients are not told to others",
+                "refused clients are told to others again",
+            )
+            gateway.cluster.told.on_problem = partial(_turned, log, failing, well)
     if gateway.observers.traces is not None:
         loop = asyncio.get_running_loop()
         turned = partial(_turned, log, "traces are not taken", "traces are taken again")

@@ -13,7 +13,6 @@ from millgate.observe.live.banner import Banner
 from millgate.observe.prometheus import Records
 from millgate.runtime.health import EngineStanding
 from millgate.servers.line.contract import Readings
-from millgate.servers.requests.told_clients import ToldClient
 
 UNASKED: Final = 0
 
@@ -117,7 +116,6 @@ KeptRow = tuple[str, str, str]
 """The id of a stored answer, the engine that keeps it, and its tenant."""
 
 encode = msgspec.msgpack.encode
-read_told = msgspec.msgpack.Decoder(list[ToldClient]).decode
 read_kept = msgspec.msgpack.Decoder(list[KeptRow]).decode
 read_order = msgspec.msgpack.Decoder(WorkerOrder).decode
 read_reply = msgspec.msgpack.Decoder(Reply).decode

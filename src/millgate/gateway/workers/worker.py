@@ -30,13 +30,12 @@ from millgate.gateway.workers.messages import (
     read_kept,
     read_order,
     read_start,
-    read_told,
 )
 from millgate.observe.live.page_model import PageModel
 from millgate.servers.admin.answers import DecisionQuery, ExplainQuery
 from millgate.servers.admin.source import LocalSource
 from millgate.servers.http.kept_answers import Keeper, KeptAnswers
-from millgate.servers.requests.told_clients import ToldClient, ToldClients
+from millgate.servers.requests.told_clients import ToldClient, ToldClients, encode_told, read_told
 
 RETIRES_WITHIN_S: Final = 5.0
 """How long a worker that is replaced serves what its kept connections still ask: SDKs and proxies that use a connection at
@@ -96,6 +95,9 @@ class WorkerSide:
     def serves(self, gateway: Gateway, running: bytes) -> None:
         """Answer for this gateway from now on; `running` is what its banner would say."""
         self._gateway, self._running = gateway, running
+        if (told := gateway.door.told_clients) is not None:
+            told.tell_too(self._tell_told)
+            self._told = told
         gateway.door.kept_answers, gateway.door.told_clients = self._kept, self._told
 
     def failed(self, text: str, code: int) -> None:
@@ -148,7 +150,7 @@ class WorkerSide:
 
     def _tell_all_told(self) -> None:
         told, self._untold = self._untold, []
-        self._tell(WorkerNews(News.TOLD, running=encode(told)))
+        self._tell(WorkerNews(News.TOLD, running=encode_told(told)))
 
     def _take(self, frame: bytes) -> None:
         order = read_order(frame)

@@ -34,6 +34,7 @@ from millgate.servers.requests.followed import FollowedAttempt, tell_growth
 from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.tickets import KeptBody, TicketDesk
+from millgate.servers.requests.told_clients import ToldClients
 
 
 class EnvoyAttempt(FollowedAttempt):
@@ -126,8 +127,10 @@ class EnvoyAttempt(FollowedAttempt):
 
     def _refuse(self, decision: Yield) -> None:
         status, lines, body, close = refusal(self.dialect, decision, self._request_id)
-        if self._reading.ticket is not None and decision.retry:
+        if decision.retry and self._reading.ticket is not None:
             lines += self._door.tickets.line(self._reading.caller.tenant, decision)
+        elif decision.retry and self._door.told_clients is not None:
+            self._door.told_clients.refused(self._reading.caller.tenant, self._body, decision)
         self._exchange.respond(status, Lines(lines), body, close=close)
 
     # ---- what Envoy says
@@ -228,6 +231,7 @@ class DecidingDoor(Application, Protocol):
 
     driver: Driver
     tickets: TicketDesk
+    told_clients: ToldClients | None
     secret: bytes
     marker: PrefixMarker
     on_refused: Callable[[str, FailureKind], None]

@@ -206,11 +206,11 @@ class HttpAttempt(CallHolder, DecisionListener):
         """Refuse it, or close the connection of a client that cannot be told: its waiting has no other end."""
         try:
             status, lines, body, close = refusal(self.dialect, decision, self.request_id)
-            if self._reading.ticket is not None and decision.retry:
+            if decision.retry and self._reading.ticket is not None:
                 lines += self._desk.tickets.line(self._reading.caller.tenant, decision)
-            self.exchange.respond(status, Lines(lines), body, close=close)
-            if decision.retry and self._desk.told_clients is not None:
+            elif decision.retry and self._desk.told_clients is not None:
                 self._desk.told_clients.refused(self._reading.caller.tenant, self._body, decision)
+            self.exchange.respond(status, Lines(lines), body, close=close)
         except Exception:
             self.exchange.abort()
             raise

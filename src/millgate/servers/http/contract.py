@@ -132,7 +132,7 @@ class HttpDesk:
     secret: bytes
     """The key of the fingerprints."""
     told_clients: ToldClients | None
-    """Those of other workers, where there are any."""
+    """Those of other workers and replicas, where there are any."""
     marker: PrefixMarker
     on_given_up: Callable[[GivenUp], None]
     """Told of each whole answer that did not come within its bound."""

@@ -1,13 +1,15 @@
-"""Clients that another worker of this gate has told to come back, known by a keyed hash of their bodies where they bring no ticket.
+"""Clients that another worker, or a replica, has told to come back, known by a keyed hash of their bodies where they bring no ticket.
 
 SDKs keep a connection that is idle for 4 to 5 s (undici and httpx by default). After a longer hint they connect anew, and the kernel hands them
-to any worker. There they would be newcomers: their records are with the worker that told them, in its core.
+to any worker, or a balancer to any replica. There they would be newcomers: their records are with the one that told them, in its core.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 from time import time
 from typing import Final, NamedTuple
+
+import msgspec
 
 from millgate.core.decisions import Yield
 from millgate.core.settings import LONGEST_HINT_S
@@ -34,10 +36,15 @@ class ToldClient(NamedTuple):
     hint_s: float
 
 
-class ToldClients:
-    """Those of the other workers; `tell` hears of each that this one tells.
+encode_told: Final = msgspec.msgpack.encode
+read_told: Final = msgspec.msgpack.Decoder(list[ToldClient]).decode
+"""Clients in MessagePack, as workers and replicas tell each other of them; msgspec.MsgspecError for what is none."""
 
-    `key` is that of their marks, and all workers have it. `now` reads the core's clock, `wall` the one that they have in common.
+
+class ToldClients:
+    """Those of the other workers and replicas; `tell` hears of each that this one tells.
+
+    `key` is that of their marks, and all of them have it. `now` reads the core's clock, `wall` the one that they have in common.
 
     Of equal bodies one client is known. It is one when it is on time by its hint, and once; a client that is early is a newcomer.
     """
@@ -49,18 +56,24 @@ class ToldClients:
         now: Callable[[], float],
         wall: Callable[[], float] = time,
     ) -> None:
-        self._key, self._tell, self._now, self._wall = key, tell, now, wall
+        self._key, self._tells, self._now, self._wall = key, [tell], now, wall
         self._told: OrderedDict[int, ToldClient] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._told)
+
+    def tell_too(self, tell: Callable[[ToldClient], None]) -> None:
+        """Let this hear as well of each client that this worker tells."""
+        self._tells.append(tell)
 
     def refused(self, tenant: str, body: KeptBody, refusal: Yield) -> None:
         """Tell the others of a client of this worker that is told to come back."""
         if refusal.reason in _UNPROMISED:
             return
         wall, now, mark = self._wall(), self._now(), body.mark(self._key, tenant)
-        self._tell(ToldClient(mark, wall - (now - refusal.first_seen), wall, refusal.retry_after_s))
+        told = ToldClient(mark, wall - (now - refusal.first_seen), wall, refusal.retry_after_s)
+        for tell in self._tells:
+            tell(told)
 
     def learn(self, client: ToldClient) -> None:
         """Remember a client of another worker, and forget those whose time is over."""

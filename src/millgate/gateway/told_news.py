@@ -1,0 +1,84 @@
+"""Clients that replicas on other hosts have told to come back: what workers of one host tell each other at once, replicas put on the store's board.
+
+A balancer sends a client that comes back to any replica, and most clients bring no ticket. Where its own one has told it, it would be a newcomer.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from millgate.cluster.contract import Board, BoardRefusedError, StoreUnavailableError
+from millgate.servers.requests.told_clients import ToldClient, ToldClients, encode_told, read_told
+
+MOST_SAID: Final = 500
+"""Clients that one replica tells of in one exchange: 2,000 a second by the usual pause. Those above are newcomers elsewhere."""
+
+
+class ToldNews:
+    """Tells other replicas of the clients that this one has told, and learns of theirs, every `pause_s`; `clients` are those that it has learned of.
+
+    `key` is the one of the cluster's tickets, and `now` the core's clock. What wall clocks of two hosts differ by makes a client look as much too early, or late.
+    `on_problem` hears once why the store refuses it the board, and with an empty text that it does no more; that the store does not answer at all the lease tells.
+    """
+
+    def __init__(
+        self, board: Board, replica: str, key: bytes, pause_s: float, now: Callable[[], float]
+    ) -> None:
+        self.clients = ToldClients(key, self._tell, now)
+        self.on_problem: Callable[[str], None] = lambda _why: None
+        self._board, self._replica, self._pause_s = board, replica, pause_s
+        self._untold: list[ToldClient] = []
+        self._place = self._problem = ""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Exchange news from now on; at first all that is kept is read."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def leave(self) -> None:
+        """Say what is still to be said, and no more; harmless when never started."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        if self._untold:
+            await self.exchange()
+
+    async def exchange(self) -> None:
+        """Say and hear what there is; what cannot be said now is not said later, when its clients may be back already."""
+        untold, self._untold = self._untold, []
+        try:
+            heard = await self._board.exchange(
+                self._replica, encode_told(untold) if untold else b"", self._place
+            )
+        except BoardRefusedError as problem:
+            self._turned(str(problem))
+            return
+        except StoreUnavailableError:
+            return
+        self._turned("")
+        self._place = heard.place
+        for said in heard.said:
+            # What another version says is nothing that this one knows.
+            with contextlib.suppress(msgspec.MsgspecError):
+                for client in read_told(said):
+                    self.clients.learn(client)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause_s)
+            await self.exchange()
+
+    def _tell(self, client: ToldClient) -> None:
+        if len(self._untold) < MOST_SAID:
+            self._untold.append(client)
+
+    def _turned(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self.on_problem(problem)

@@ -1,7 +1,8 @@
 """How Redis is reached: one server, Sentinel, or Cluster, over TCP or TLS, as an ACL user or without.
 
-URLs: `redis://[user[:password]@]host[:port][/database]`, `rediss://` over TLS, `redis+sentinel://host[:port],host[:port]/service`,
-`redis+cluster://host[:port],...`, and `rediss+sentinel://`, `rediss+cluster://`.
+URLs: `redis://[user[:password]@]host[:port][/database]`, `rediss://` over TLS,
+`redis+sentinel://host[:port],host[:port]/service`, `redis+cluster://host[:port],...`, and `rediss+sentinel://`,
+`rediss+cluster://`.
 """
 
 import re
@@ -137,7 +138,8 @@ def connect(address: RedisAddress, timeout_s: float) -> RedisClient:
     if address.tls:
         options |= {"ssl": True, "ssl_ca_certs": address.ca_file, "ssl_check_hostname": True}
         if "ssl_exclude_verify_flags" in signature(Redis).parameters:
-            # From Python 3.13 on the client refuses authorities made by `openssl req -x509`; no other connection of the gate does.
+            # From Python 3.13 on the client refuses authorities made by `openssl req -x509`; no other connection of the
+            # gate does.
             options["ssl_exclude_verify_flags"] = [VERIFY_X509_STRICT]
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]

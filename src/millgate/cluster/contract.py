@@ -1,11 +1,12 @@
 """What replicas and their store tell each other: holdings and wishes in, shares out, one round trip for everything that a replica shares.
 
-Every shared number is an amount that replicas hold at the same time: an engine's streams, its KV tokens, its prompt tokens not yet
-read; a bucket's rate and its burst; a tenant's streams; the retries of the last ten seconds. The store divides each among the replicas by demand, and the sum of what they
-hold is never above the whole. A share is a lease: it ends by itself.
+Every shared number is an amount that replicas hold at the same time: an engine's streams, its KV tokens, its prompt
+tokens not yet read; a bucket's rate and its burst; a tenant's streams; the retries of the last ten seconds. The store
+divides each among the replicas by demand, and the sum of what they hold is never above the whole. A share is a lease:
+it ends by itself.
 
-A shared number is named by its key: a kind, a colon, and names (`streams:gpu-0`, `rate:tenant/acme/tpm`). Streams and tokens that are
-held come in whole numbers, rates and bursts in any. What each kind reports:
+A shared number is named by its key: a kind, a colon, and names (`streams:gpu-0`, `rate:tenant/acme/tpm`). Streams and
+tokens that are held come in whole numbers, rates and bursts in any. What each kind reports:
 
 - streams, KV and prompt tokens: `used` is what is out, `lingers_s` the longest that it may last, `seen` the engine's gauge.
 - a tenant's streams and retries are reported like an engine's, without a gauge. A retry is `used` for ten seconds.
@@ -51,12 +52,14 @@ def comes_whole(key: str) -> bool:
 class Holding(NamedTuple):
     """What one replica holds and wants of one shared number; all amounts in the number's own unit.
 
-    `key` names the number the same way at every replica. `whole` is the limit as this replica knows it; of unequal ones the store
-    divides the least. `used` is out now and cannot be taken back before it ends. `wanted` is what the replica could use at once,
-    `used` included, and less than that where it leaves others more as its own ends. `floor` is the least that it is to have while its lease lives, where the whole is enough for all floors.
-    `lingers_s` is how long what is used may last, if this replica is never heard of again. `seen` is how much of it the engine itself
-    says to be running for all replicas together, None where it says nothing, and `seen_age_s` how long ago it said so. `held` is what this
-    replica may use now, by its lease or its failure policy; the renewer fills it in, and a store counts it where it knows of no lease.
+    `key` names the number the same way at every replica. `whole` is the limit as this replica knows it; of unequal ones
+    the store divides the least. `used` is out now and cannot be taken back before it ends. `wanted` is what the replica
+    could use at once, `used` included, and less than that where it leaves others more as its own ends. `floor` is the
+    least that it is to have while its lease lives, where the whole is enough for all floors. `lingers_s` is how long
+    what is used may last, if this replica is never heard of again. `seen` is how much of it the engine itself says to
+    be running for all replicas together, None where it says nothing, and `seen_age_s` how long ago it said so. `held`
+    is what this replica may use now, by its lease or its failure policy; the renewer fills it in, and a store counts it
+    where it knows of no lease.
     """
 
     key: str

@@ -1,7 +1,8 @@
 """How a shared number is divided: floors first, then max-min fairness over what is wanted, and what is left evenly.
 
-Max-min fairness by water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): all shares rise together from their floors, and a
-share stops when it has what it wants. Nothing that a replica wants is left idle, and no share can grow but at the cost of a smaller one.
+Max-min fairness by water-filling (Bertsekas and Gallager, Data Networks, section 6.5.2): all shares rise together from
+their floors, and a share stops when it has what it wants. Nothing that a replica wants is left idle, and no share can
+grow but at the cost of a smaller one.
 
 Where requests wait for streams and tokens, they wait as long at one replica as at another, as before one gate. There each replica
 keeps most of what it has out, and the rest goes to the requests that have waited longest, wherever they are.
@@ -13,8 +14,9 @@ from typing import Final, NamedTuple
 
 # A share that is short of a whole number by the rounding of a sum still is that number.
 _ROUNDING: Final = 1e-9
-# Of what a replica has out it keeps so much: what ends of the rest goes to the oldest request, which may wait elsewhere. Measured by
-# `python -m lab.replicas`: where a replica keeps all, an eighth more of the requests are overtaken by younger ones.
+# Of what a replica has out it keeps so much: what ends of the rest goes to the oldest request, which may wait
+# elsewhere. Measured by `python -m lab.replicas`: where a replica keeps all, an eighth more of the requests are
+# overtaken by younger ones.
 _KEPT: Final = 0.75
 # A request that has only come has waited for so long.
 _LEAST_WAIT_S: Final = 0.001
@@ -32,7 +34,8 @@ class Claim(NamedTuple):
 def divide(amount: float, claims: list[Claim], *, comes_whole: bool, turn: int) -> list[float]:
     """Return one share for each claim; their sum is the amount, rounded down where shares are whole numbers.
 
-    `turn` says which replica is first to get what cannot be divided among equals; it rotates, so that each is the first in its turn.
+    `turn` says which replica is first to get what cannot be divided among equals; it rotates, so that each is the first
+    in its turn.
     """
     amount = max(0.0, amount)
     if not comes_whole:
@@ -58,8 +61,8 @@ def _by_age(amount: float, claims: list[Claim]) -> list[float]:
 def _served(free: float, missing: list[float], waits_s: list[float]) -> list[float]:
     """Return what each gets of the free part, of which there is not enough: what its oldest requests want.
 
-    Its requests are taken to have come evenly over its wait. Those are served that have waited for longer than an age, and that is such
-    that the free part is just enough.
+    Its requests are taken to have come evenly over its wait. Those are served that have waited for longer than an age,
+    and that is such that the free part is just enough.
     """
     wanted = per_s = age_s = 0.0
     for wait_s, amount in sorted(zip(waits_s, missing, strict=True), reverse=True):

@@ -1,9 +1,10 @@
 """The replica's side: renews everything that it shares, in time, and says what holds when the store does not answer.
 
-The renewer asks on its own, beside the requests: none of them waits for the store. A lease is counted from before its renewal was sent,
-so it ends here before it ends in the store. An answer that lowers a share is confirmed sooner than the next renewal is due, for others
-get what it lowered only then; and a replica that has less than it wants asks sooner, for others may have given some up. So does one
-whose renewal was lost, once: a store that is gone is not asked more often for it.
+The renewer asks on its own, beside the requests: none of them waits for the store. A lease is counted from before its
+renewal was sent, so it ends here before it ends in the store. An answer that lowers a share is confirmed sooner than
+the next renewal is due, for others get what it lowered only then; and a replica that has less than it wants asks
+sooner, for others may have given some up. So does one whose renewal was lost, once: a store that is gone is not asked
+more often for it.
 """
 
 import asyncio
@@ -96,10 +97,11 @@ class LeaseSettings(NamedTuple):
 class LeaseRenewer:
     """Keeps one replica's leases, from `run` to `leave`.
 
-    `collect` says what it uses and wants now. `apply` takes over what it may use, and has done so when it returns; it is called at every
-    answer, when a lease has ended without one, and when the epoch ends. `changed` hears of each change of state, for one line in the log.
-    What `apply` got holds until its `ends_at` and not longer, also where this renewer is late. `replica` names this run of this process. `clock` gives monotonic seconds.
-    ValueError where a lease is shorter than four pauses between renewals.
+    `collect` says what it uses and wants now. `apply` takes over what it may use, and has done so when it returns; it
+    is called at every answer, when a lease has ended without one, and when the epoch ends. `changed` hears of each
+    change of state, for one line in the log. What `apply` got holds until its `ends_at` and not longer, also where this
+    renewer is late. `replica` names this run of this process. `clock` gives monotonic seconds. ValueError where a lease
+    is shorter than four pauses between renewals.
     """
 
     def __init__(

@@ -1,25 +1,28 @@
 """The arithmetic of leases, pure: which replica may use how much of each shared number. Times are handed in.
 
-The promise (INV-11): the sum of what all replicas may use is never above the whole, whatever is lost, repeated, late, killed, stopped
-or forgotten. It rests on one bound for each replica: the most that it may be using is what it last reported as used, or the largest
-share of an answer that it may act on, whichever is more. Those are the answer that it says to have taken over, and all later ones. A
-share is only granted from what the bounds of all others leave. So a share that falls becomes free for others when its replica has said
-that it has taken the lower share over; what is used above that share goes on counting as used, and falls as it ends.
+The promise (INV-11): the sum of what all replicas may use is never above the whole, whatever is lost, repeated, late,
+killed, stopped or forgotten. It rests on one bound for each replica: the most that it may be using is what it last
+reported as used, or the largest share of an answer that it may act on, whichever is more. Those are the answer that it
+says to have taken over, and all later ones. A share is only granted from what the bounds of all others leave. So a
+share that falls becomes free for others when its replica has said that it has taken the lower share over; what is used
+above that share goes on counting as used, and falls as it ends.
 
-A lease ends `lease_s` after the ledger took the renewal. The replica counts from before it sent it, so it stops first. What it may be
-using then is left over: it counts for `lingers_s` more, or until the engine's gauge shows it gone. A killed replica's streams end at
-once, and the gauge shows that within about a second; a stopped or a cut-off replica's go on, and the gauge shows that, too.
+A lease ends `lease_s` after the ledger took the renewal. The replica counts from before it sent it, so it stops first.
+What it may be using then is left over: it counts for `lingers_s` more, or until the engine's gauge shows it gone. A
+killed replica's streams end at once, and the gauge shows that within about a second; a stopped or a cut-off replica's
+go on, and the gauge shows that, too.
 
 A gauge is read at another time than the reports are made. So the ledger takes from it the least that each replica with a lease
 has reported since a little before. It believes two readings that agree: the first after the end of the lease, the second when
 everything that was admitted must be in the gauge.
 
-The clock may jump (Redis has a wall clock). While replicas renew, the time between two renewals is short. A step back, or a step
-forward of more than half a lease, is a jump or a stop of the store, and the ledger's own time stands still over it: leases last longer
-and never shorter. It stands still, too, while no replica renews.
+The clock may jump (Redis has a wall clock). While replicas renew, the time between two renewals is short. A step back,
+or a step forward of more than half a lease, is a jump or a stop of the store, and the ledger's own time stands still
+over it: leases last longer and never shorter. It stands still, too, while no replica renews.
 
-A store may lose its state. A ledger that starts empty, or hears of an epoch or an answer that it cannot have given, grants each replica
-at most what it holds for the time of one lease. After that every lease that it does not know has ended.
+A store may lose its state. A ledger that starts empty, or hears of an epoch or an answer that it cannot have given,
+grants each replica at most what it holds for the time of one lease. After that every lease that it does not know has
+ended.
 """
 
 from collections.abc import Callable
@@ -190,8 +193,8 @@ class LeaseLedger:
 class MemoryStore:
     """Keeps leases in memory; `clock` gives monotonic seconds.
 
-    `may_have_lost` says that replicas may hold leases of an earlier store, whose process ended: then for one lease each gets at most
-    what it holds.
+    `may_have_lost` says that replicas may hold leases of an earlier store, whose process ended: then for one lease each
+    gets at most what it holds.
     """
 
     def __init__(self, clock: Callable[[], float], *, may_have_lost: bool = False) -> None:

@@ -196,7 +196,8 @@ class RedisStore:
 class StoreBreaker:
     """Asks a store that does not answer once in a while, not at every renewal.
 
-    It opens after three failures in a row; then one call in `pause_s` may pass, until one succeeds. `clock` gives monotonic seconds.
+    It opens after three failures in a row; then one call in `pause_s` may pass, until one succeeds. `clock` gives
+    monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float], pause_s: float) -> None:
@@ -234,8 +235,9 @@ class StoreBreaker:
 async def _within(timeout_s: float, work: Coroutine[Any, Any, list[Any]]) -> list[Any]:
     """Return what comes of this in time, TimeoutError where nothing does.
 
-    It runs as a task of its own and is not waited for when it is late: the client has timeouts of its own inside, and a cancellation
-    that meets one of those may be lost, or outlive the call. Either would end the renewals of this replica.
+    It runs as a task of its own and is not waited for when it is late: the client has timeouts of its own inside, and a
+    cancellation that meets one of those may be lost, or outlive the call. Either would end the renewals of this
+    replica.
     """
     call = asyncio.ensure_future(work)
     # Its end is looked at, so that the loop reports none that was given up.

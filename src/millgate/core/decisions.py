@@ -60,13 +60,13 @@ class Candidate(NamedTuple):
 class Admit(NamedTuple):
     """Run it now on these legs: the first is where its answer is made; of two, the second reads its prompt before.
 
-    `first_event_by` is when the engine must have sent its first event (streaming) or its whole answer (not
-    streaming), an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in
-    observe mode: the reason a protecting gate would have refused with. `quota` is what is left of the buckets that
-    it falls under. `due_at` is when its client had been told to be back, by whatever it was recognised by; None for
-    a client that was told nothing. `window_s` of the wait were for the company of its lane's batch window.
-    `classed` says why it is in its lane, where its size decided that. `candidates` are the one taken, the engines that hold of its
-    prompt, full ones too, and the cheapest other one; none where no engine holds any of it.
+    `first_event_by` is when the engine must have sent its first event (streaming) or its whole answer (not streaming),
+    an absolute core time; past it the runtime reports Failed(TIMEOUT). `would` is set only in observe mode: the reason
+    a protecting gate would have refused with. `quota` is what is left of the buckets that it falls under. `due_at` is
+    when its client had been told to be back, by whatever it was recognised by; None for a client that was told nothing.
+    `window_s` of the wait were for the company of its lane's batch window. `classed` says why it is in its lane, where
+    its size decided that. `candidates` are the one taken, the engines that hold of its prompt, full ones too, and the
+    cheapest other one; none where no engine holds any of it.
     """
 
     attempt: int
@@ -101,8 +101,8 @@ class Admit(NamedTuple):
 class Queue(NamedTuple):
     """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`; `classed` as in `Admit`.
 
-    With `better_until` it could go to an engine, the first of the `candidates` (as in `Admit`). It waits until that core time for one that
-    is cheaper, or that is in time where those with room are not.
+    With `better_until` it could go to an engine, the first of the `candidates` (as in `Admit`). It waits until that
+    core time for one that is cheaper, or that is in time where those with room are not.
     """
 
     attempt: int
@@ -116,12 +116,12 @@ class Queue(NamedTuple):
 class Yield(NamedTuple):
     """Refuse it, at the door or out of the queue; it has not touched an engine.
 
-    `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back
-    is useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit
-    (streams, attempts, seconds). `counted` says where they are not: of a saturated gate that they are a wait and what it may be, or
-    that wait until a live session may end; of a request that is too large that they are streams, not tokens. `promised` is how much of a quota
-    (requests or tokens) clients are expected to take that were told to come before this one.
-    `first_seen` is when the request's first attempt came, for a ticket; `classed` as in `Admit`.
+    `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back is
+    useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit (streams,
+    attempts, seconds). `counted` says where they are not: of a saturated gate that they are a wait and what it may be,
+    or that wait until a live session may end; of a request that is too large that they are streams, not tokens.
+    `promised` is how much of a quota (requests or tokens) clients are expected to take that were told to come before
+    this one. `first_seen` is when the request's first attempt came, for a ticket; `classed` as in `Admit`.
     """
 
     attempt: int

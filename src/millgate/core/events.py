@@ -22,21 +22,22 @@ Equal numbers stand for equal prefixes. Of a prompt of so many tokens a prefix h
 class Arrived(NamedTuple):
     """A user asks; answered by exactly one of Admit, Queue or Yield for this attempt.
 
-    `prompt_bytes` is the length of what will be tokenised (the body is a good stand-in), `body_bytes` what the
-    door keeps in memory. `max_tokens` bounds the answer, None when the user set no bound; `answers` counts the
-    sequences that an engine makes of it (`n` of each prompt, each text of a list): it takes as many streams. `time_allowed_s` is a client-given time to the first token (streaming) or
-    to the whole answer (not streaming), counted from arrival; it only shortens the lane's deadline.
-    `first_seen` is handed in when the door knows the request (a verified ticket, the same job on a line
-    connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without one; 0 says
-    outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
+    `prompt_bytes` is the length of what will be tokenised (the body is a good stand-in), `body_bytes` what the door
+    keeps in memory. `max_tokens` bounds the answer, None when the user set no bound; `answers` counts the sequences
+    that an engine makes of it (`n` of each prompt, each text of a list): it takes as many streams. `time_allowed_s` is
+    a client-given time to the first token (streaming) or to the whole answer (not streaming), counted from arrival; it
+    only shortens the lane's deadline. `first_seen` is handed in when the door knows the request (a verified ticket, the
+    same job on a line connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without
+    one; 0 says outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
     tenant has records. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
-    that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in
-    `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only `engine` can answer it, where that is set. `may_clip` says
-    that a shorter answer would still be of use. `marks` is called at most once, at the arrival, and only by what places by prefixes;
-    None for what is no conversation. `session` is a number for the session that its client names, one for each tenant's; None without one.
-    `seen_late` says that the first token of its stream is told seconds after it came: until
-    then its prompt is believed to be read in the time that was foreseen. `hands_over` says that its door can let one engine read
-    its prompt and another one write its answer, `bootstraps` that it can send it to both at once.
+    that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`;
+    `fixed_tokens` of the prompt are not in `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only
+    `engine` can answer it, where that is set. `may_clip` says that a shorter answer would still be of use. `marks` is
+    called at most once, at the arrival, and only by what places by prefixes; None for what is no conversation.
+    `session` is a number for the session that its client names, one for each tenant's; None without one. `seen_late`
+    says that the first token of its stream is told seconds after it came: until then its prompt is believed to be read
+    in the time that was foreseen. `hands_over` says that its door can let one engine read its prompt and another one
+    write its answer, `bootstraps` that it can send it to both at once.
     """
 
     attempt: int
@@ -62,7 +63,8 @@ class Arrived(NamedTuple):
     seen_late: bool = False
     hands_over: bool = False
     bootstraps: bool = False
-    # Last, so that an observer cuts them off in one go: the first and the last are not read again, the others keep the body alive.
+    # Last, so that an observer cuts them off in one go: the first and the last are not read again, the others keep the
+    # body alive.
     prompt_shape: PromptShape | None = None
     fingerprint: Callable[[], int] | None = None
     marks: Callable[[], PrefixMarks] | None = None
@@ -128,8 +130,8 @@ class Failed(NamedTuple):
     """The engine has failed this attempt; `hint_s` is the engine's own retry-after, if it gave one.
 
     `over_limit` says that a provider's own limit was met (429), `limit` which, where its answer names one. With
-    `blames_request` the engine has answered that this request is at fault (most 4xx). With `blames_key` (401, 402, 403) or `blames_name` (404,
-    405: it knows no such model or path) either the request or the setup is.
+    `blames_request` the engine has answered that this request is at fault (most 4xx). With `blames_key` (401, 402, 403)
+    or `blames_name` (404, 405: it knows no such model or path) either the request or the setup is.
     """
 
     attempt: int
@@ -297,10 +299,11 @@ class OthersLine(NamedTuple):
 class LeaseGranted(NamedTuple):
     """What this replica has of the limits that a cluster shares, until `until` (core time).
 
-    From then on nothing new is admitted against them, unless another LeaseGranted has come. An engine, a quota, an account or a tenant
-    with a cap that is not named has no share. A quota with a bucket for each owner is divided evenly among so many `replicas`. `lines` are those of the
-    other replicas, by pool. `retries` is the share of the retry budget, None before the first lease. With `closed` it has none until
-    its store is back, and new requests are refused: another replica may have one.
+    From then on nothing new is admitted against them, unless another LeaseGranted has come. An engine, a quota, an
+    account or a tenant with a cap that is not named has no share. A quota with a bucket for each owner is divided
+    evenly among so many `replicas`. `lines` are those of the other replicas, by pool. `retries` is the share of the
+    retry budget, None before the first lease. With `closed` it has none until its store is back, and new requests are
+    refused: another replica may have one.
     """
 
     until: float

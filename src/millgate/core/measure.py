@@ -22,19 +22,21 @@ UPPER_Z: Final = 1.2816
 ENOUGH: Final = 20
 """So many outcomes say something: of fewer one alone moves a share by more than a twentieth."""
 PRIOR_OUTCOMES: Final = 1.5
-"""How many outcomes a first belief weighs. That every client returns: a weight of 5 idles the engine for a tenth longer once a crowd has
-gone (tests/core/governor/test_absent_clients.py). How long answers are: with 0.25 the first one decides what all others are taken
-for, and 95.7 % of the hints of 16 streams are kept, all with 1.5 (`python -m lab run hints`, six seeds)."""
+"""How many outcomes a first belief weighs. That every client returns: a weight of 5 idles the engine for a tenth longer
+once a crowd has gone (tests/core/governor/test_absent_clients.py). How long answers are: with 0.25 the first one
+decides what all others are taken for, and 95.7 % of the hints of 16 streams are kept, all with 1.5 (`python -m lab run
+hints`, six seeds)."""
 ALIKE: Final = 0.1
 """What differs by no more than this share is alike: estimates are off by as much."""
 LOOKED_AT: Final = 16
 """Of what would take long to look through so many are looked at."""
 WINDOW_S: Final = 10
-"""Over so many seconds what happens is counted as a rate: as Hystrix does failures (`metrics.rollingStats.timeInMilliseconds`, 10,000), and
-Finagle, Linkerd and Twitter retries. Within less of it a few events are one moment."""
+"""Over so many seconds what happens is counted as a rate: as Hystrix does failures
+(`metrics.rollingStats.timeInMilliseconds`, 10,000), and Finagle, Linkerd and Twitter retries. Within less of it a few
+events are one moment."""
 OUTLIER_RATIO: Final = 8.0
-"""A sample counts as at most so many times what was expected: one stalled answer must not teach a second per token, and a truly slower
-engine is reached within a few samples (8 x 8 x 8)."""
+"""A sample counts as at most so many times what was expected: one stalled answer must not teach a second per token, and
+a truly slower engine is reached within a few samples (8 x 8 x 8)."""
 MEMORY: Final = 200.0
 """Samples after which an old one weighs 1/e: the mean of what varies as much as itself is then known to 7 %, a 95th percentile
 is steady, and a new release shows within a minute of traffic."""

@@ -55,8 +55,9 @@ class ServicePrior:
 class QuotaLimit:
     """So much of one kind in a minute (a day for `rpd` and `tpd`), and what may be saved up.
 
-    `burst_s` is the time over which unused quota is saved, None for the whole minute or day, as providers do.
-    `output` says something of a limit that counts output: `tpm`, `tpd` or `otpm`. `count_cached` False leaves prompt tokens out that the engine had in its cache.
+    `burst_s` is the time over which unused quota is saved, None for the whole minute or day, as providers do. `output`
+    says something of a limit that counts output: `tpm`, `tpd` or `otpm`. `count_cached` False leaves prompt tokens out
+    that the engine had in its cache.
     """
 
     kind: QuotaKind
@@ -114,8 +115,8 @@ class AccountSettings:
 class LimitSettings:
     """What moves the limit of one engine below its hard cap, and how far.
 
-    `tpot_slo_s` is the tightest that its lanes promise, or its own; `tpot_share` of the answers are steered to keep it. `start` None
-    begins where the prior says that the SLO is met, or at the hard cap where there is no SLO.
+    `tpot_slo_s` is the tightest that its lanes promise, or its own; `tpot_share` of the answers are steered to keep it.
+    `start` None begins where the prior says that the SLO is met, or at the hard cap where there is no SLO.
     """
 
     kind: LimitKind = "fixed"
@@ -138,12 +139,14 @@ class Labels(NamedTuple):
 class EngineSettings:
     """One engine and the hard cap in front of it; None turns a meter off.
 
-    `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens
-    not yet prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of which
-    `adapter_slots` are loaded at once (None: as many as it says itself), each in `adapter_load_s`; not for those that it `lacks`. A whole answer whose client names no
-    bound is taken to have at most `longest_answer` tokens. With `own_key` it is sent the gate's key and no client's. A new one with `is_up` false takes no work before it is said to be up.
-    One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is fetched; `labels`
-    say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have alike.
+    `max_inflight` counts streams, `kv_tokens` reserved prompt and output tokens, `prefill_tokens` prompt tokens not yet
+    prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of
+    which `adapter_slots` are loaded at once (None: as many as it says itself), each in `adapter_load_s`; not for those
+    that it `lacks`. A whole answer whose client names no bound is taken to have at most `longest_answer` tokens. With
+    `own_key` it is sent the gate's key and no client's. A new one with `is_up` false takes no work before it is said to
+    be up. One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is
+    fetched; `labels` say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have
+    alike.
     """
 
     name: str
@@ -183,15 +186,16 @@ class EngineSettings:
 class LaneSettings:
     """One class of traffic: what good means, when it is refused, and how much of it may wait.
 
-    `tpot_slo_s` None judges no TPOT. `ttft_share` and `tpot_share` are the shares of requests that are to keep either, above 0 and
-    below 1. `max_queue` None bounds the count by predicted wait alone (and by
-    `Settings.max_queued`); 0 holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted
-    wait beside the deadline. `hold_due_s` is how long a client that returns on time is queued where nothing else is (None:
-    a fifth of its hint, a second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory.
-    `fair` serves tenants by the tokens that they have had; `max_overtakes` bounds short work first (None: its age alone does). `share` weighs
-    the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first,
-    each engine is given `prefill_per_s` of its prompt tokens a second at most (None: any number), `window_s` forms batches. Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`.
-    It `takes` requests that name no lane: long prompts, or batch work, that take an idle engine longer than `over_s`.
+    `tpot_slo_s` None judges no TPOT. `ttft_share` and `tpot_share` are the shares of requests that are to keep either,
+    above 0 and below 1. `max_queue` None bounds the count by predicted wait alone (and by `Settings.max_queued`); 0
+    holds nothing: the pure primitive, cap and yield. `max_wait_s` bounds the predicted wait beside the deadline.
+    `hold_due_s` is how long a client that returns on time is queued where nothing else is (None: a fifth of its hint, a
+    second at least; 0: never). `max_queue_tokens` and `max_queue_bytes` bound what waits in tokens and memory. `fair`
+    serves tenants by the tokens that they have had; `max_overtakes` bounds short work first (None: its age alone does).
+    `share` weighs the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first, each
+    engine is given `prefill_per_s` of its prompt tokens a second at most (None: any number), `window_s` forms batches.
+    Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`. It `takes` requests that name no
+    lane: long prompts, or batch work, that take an idle engine longer than `over_s`.
     """
 
     name: str

@@ -55,8 +55,9 @@ class AlarmSignal(StrEnum):
 class Alarm(NamedTuple):
     """One alarm with its evidence, as it was when `value` passed `threshold` at `raised_at`.
 
-    `since` is when it began to move. For `load` value and threshold are the excess in seconds of the whole capacity, for
-    `acceleration` shares of all streams per second, for `backlog` shares of what may wait. `words` says it in a sentence or two; times are core seconds.
+    `since` is when it began to move. For `load` value and threshold are the excess in seconds of the whole capacity,
+    for `acceleration` shares of all streams per second, for `backlog` shares of what may wait. `words` says it in a
+    sentence or two; times are core seconds.
     """
 
     signal: AlarmSignal
@@ -110,9 +111,10 @@ class Attainment(NamedTuple):
     """One window: what ended in it, the share of requests that was good (1 of nothing), and how fast the budget burns.
 
     `answers` were admitted and judged. `requests` are those and the `refused`, each counted once however often it was
-    tried; what a rule refuses (a quota, a tenant's limit, a size) is none of them. `ttft_share` and `tpot_share` are the shares of what was streamed (and, for TPOT, judged) within either objective;
-    `burn` is the share of misses over the share that the target allows: 1 uses up exactly the budget. Of a lane whose objectives name
-    different quantiles it is that of the lane's target or of the stricter objective, whichever burns faster.
+    tried; what a rule refuses (a quota, a tenant's limit, a size) is none of them. `ttft_share` and `tpot_share` are
+    the shares of what was streamed (and, for TPOT, judged) within either objective; `burn` is the share of misses over
+    the share that the target allows: 1 uses up exactly the budget. Of a lane whose objectives name different quantiles
+    it is that of the lane's target or of the stricter objective, whichever burns faster.
     """
 
     window_s: float
@@ -226,10 +228,10 @@ class QuotaLevel(NamedTuple):
 class EngineSnapshot:
     """One engine and its gate: use and limit of every meter (None where a meter is off), learned speed, gauges.
 
-    `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose client has left while the engine may still be working for it. `adapter_loads`
-    counts adapters that it had to load, as placement sees it. Gauges are
-    None when unknown or stale. `account` is None but for a provider's account. It gets one prompt at a time while it is `silent_s`:
-    for so long it let a prompt wait until its time ran out, and read none.
+    `prefill_share` is the part of its time that prompts of paced lanes may take. `departing` counts permits whose
+    client has left while the engine may still be working for it. `adapter_loads` counts adapters that it had to load,
+    as placement sees it. Gauges are None when unknown or stale. `account` is None but for a provider's account. It gets
+    one prompt at a time while it is `silent_s`: for so long it let a prompt wait until its time ran out, and read none.
     """
 
     name: str
@@ -301,10 +303,11 @@ class RetrySnapshot:
 class SharedNumber(NamedTuple):
     """What this replica holds and wants of one number that the replicas of a cluster share, in the number's own unit.
 
-    `kind` (streams, kv, prefill of an engine; rate and burst of a quota; account_rate, account_burst of a provider's account; tenant, a
-    tenant's streams; retries) and `names` say which. `whole` is the limit; `used` is out now, `wanted` could be used at once, `used` included, and `floor` is the
-    least with which one request can go. What is out may last `lingers_s`; the engine itself says that `seen` run, `seen_age_s` ago.
-    The first request that waits for it came `waits_s` ago, 0 where none waits.
+    `kind` (streams, kv, prefill of an engine; rate and burst of a quota; account_rate, account_burst of a provider's
+    account; tenant, a tenant's streams; retries) and `names` say which. `whole` is the limit; `used` is out now,
+    `wanted` could be used at once, `used` included, and `floor` is the least with which one request can go. What is out
+    may last `lingers_s`; the engine itself says that `seen` run, `seen_age_s` ago. The first request that waits for it
+    came `waits_s` ago, 0 where none waits.
     """
 
     kind: str
@@ -322,10 +325,11 @@ class SharedNumber(NamedTuple):
 class PoolLine(NamedTuple):
     """What waits for one pool of engines: how many are queued, and how many seconds of a stream they and those told to come back take.
 
-    `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here. The line of a quota is
-    named `quota/NAME`; its `work_s` is how much those told take beyond what there is. Of the retry budget's, `retries/`, `work_s` is what
-    admissions here have earned. Of a tenant's, `tenant/NAME`, `queued` is how many streams it has, and `work_s` how many it has promised beyond those
-    that are free. `lines/` has the weights of all lines of quotas and tenants.
+    `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here. The line
+    of a quota is named `quota/NAME`; its `work_s` is how much those told take beyond what there is. Of the retry
+    budget's, `retries/`, `work_s` is what admissions here have earned. Of a tenant's, `tenant/NAME`, `queued` is how
+    many streams it has, and `work_s` how many it has promised beyond those that are free. `lines/` has the weights of
+    all lines of quotas and tenants.
     """
 
     pool: str
@@ -345,8 +349,9 @@ class SharedUse(NamedTuple):
 class LegsSnapshot(NamedTuple):
     """Requests of two legs, so many `begun`, and the transfers of their prompts' KV from engine to engine.
 
-    `fetched` transfers carried `tokens` in `transfer_s`, the first step after them included, and of whole answers as expected. Of the others `lost` came to nothing, so that
-    the second engine read the prompt itself or failed with the first, and `expired` were kept to the end of the lease.
+    `fetched` transfers carried `tokens` in `transfer_s`, the first step after them included, and of whole answers as
+    expected. Of the others `lost` came to nothing, so that the second engine read the prompt itself or failed with the
+    first, and `expired` were kept to the end of the lease.
     """
 
     begun: int = 0
@@ -364,10 +369,11 @@ _NO_LEGS: Final = LegsSnapshot()
 class Snapshot:
     """The whole core at one instant.
 
-    Contexts of live sessions take `working_set_share` of what may be reserved of the engines' memory. Of answered prompts
-    `predicted_cached_tokens` were believed to be held where they were read, and engines that tell `found_cached_tokens` of them;
-    `regret_tokens` were read although another engine held them. `legs_by_role` counts the legs of all requests by the role of the engine
-    that each began on. It `is_served` while an engine that is up takes requests, and one reads for it where it cannot itself.
+    Contexts of live sessions take `working_set_share` of what may be reserved of the engines' memory. Of answered
+    prompts `predicted_cached_tokens` were believed to be held where they were read, and engines that tell
+    `found_cached_tokens` of them; `regret_tokens` were read although another engine held them. `legs_by_role` counts
+    the legs of all requests by the role of the engine that each began on. It `is_served` while an engine that is up
+    takes requests, and one reads for it where it cannot itself.
     """
 
     now: float

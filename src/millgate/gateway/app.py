@@ -47,8 +47,8 @@ _ENGINE_SHARE = 0.5
 class Gateway:
     """One gate in one process; build it on the loop that runs it.
 
-    `governor` decides and must name its engines as `settings.engines` does. `store` takes the place of the cluster's own. Use: `start`, then `drain`, then
-    `stop`; `stop` alone cuts everything.
+    `governor` decides and must name its engines as `settings.engines` does. `store` takes the place of the cluster's
+    own. Use: `start`, then `drain`, then `stop`; `stop` alone cuts everything.
     """
 
     def __init__(
@@ -195,7 +195,8 @@ class Gateway:
     async def adopt(self, settings: GatewaySettings, core: Settings) -> tuple[str, ...]:
         """Take new settings while serving; return those that need a restart, which stay as they were.
 
-        Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have. OSError changes nothing.
+        Nothing that runs or waits is lost: lower limits only keep new work out, removed engines finish what they have.
+        OSError changes nothing.
         """
         before = self.settings
         extproc = self.extproc

@@ -1,7 +1,7 @@
 """This replica in its cluster: what the core uses goes to the store, and what the store grants goes to the core.
 
-The core begins without any share, so that nothing is admitted before the first lease. From then on it has what was granted last, until
-that ends by itself; what happens then the configuration says. No request ever waits for the store.
+The core begins without any share, so that nothing is admitted before the first lease. From then on it has what was
+granted last, until that ends by itself; what happens then the configuration says. No request ever waits for the store.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _Names = tuple[str, ...]
 # A first connection looks up names and shakes hands for TLS.
 _LEAST_CONNECT_S: Final = 0.5
-# A replica starts work by an answer for this part of a lease. In the rest of it the engine's gauge shows the others which streams of a
-# dead replica have ended, so that those are with them when the lease is over.
+# A replica starts work by an answer for this part of a lease. In the rest of it the engine's gauge shows the others
+# which streams of a dead replica have ended, so that those are with them when the lease is over.
 _STARTS_FOR: Final = 0.6
 # So many renewals, at least, while it does.
 _LEAST_RENEWALS: Final = 4
@@ -119,10 +119,11 @@ def open_store(settings: ClusterSettings) -> "RedisStore":
 class Membership:
     """Renews this replica's lease and hands what is granted to the core.
 
-    A lease goes on while this machine is suspended, and the core's clock may not. So `time` is one that does, and before each step the core
-    hears of a lease that is over by that.
-    `on_change` is called whenever the state changes, `on_lease` when a lease was granted, `on_loss` when there are fewer replicas than before: then the engines' gauges are
-    worth a look, for what a dead replica had is free when they show that it has ended. `told` tells other replicas of refused clients, where the store has a board.
+    A lease goes on while this machine is suspended, and the core's clock may not. So `time` is one that does, and
+    before each step the core hears of a lease that is over by that. `on_change` is called whenever the state changes,
+    `on_lease` when a lease was granted, `on_loss` when there are fewer replicas than before: then the engines' gauges
+    are worth a look, for what a dead replica had is free when they show that it has ended. `told` tells other replicas
+    of refused clients, where the store has a board.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """What was used of quotas, kept in a file while no gate runs: a budget of a day outlives a restart.
 
-Each worker writes a file of its own, `PATH.SLOT`, and a process alone writes `PATH`. A process that starts counts what all of them
-say together, and the first process of a gate puts them together in `PATH`.
+Each worker writes a file of its own, `PATH.SLOT`, and a process alone writes `PATH`. A process that starts counts what
+all of them say together, and the first process of a gate puts them together in `PATH`.
 """
 
 import asyncio
@@ -47,7 +47,8 @@ def _decode(content: bytes) -> QuotaRecord:
 class KeptQuotas:
     """Tells the core what was used before, and writes down what is used; `place` None is a process alone. Without a path it does nothing.
 
-    `on_trouble` is told why nothing can be kept, and an empty text when it can again. A file that is no record of quotas stays as it is.
+    `on_trouble` is told why nothing can be kept, and an empty text when it can again. A file that is no record of
+    quotas stays as it is.
     """
 
     def __init__(self, path: str | None, driver: Driver, place: WorkerPlace | None) -> None:

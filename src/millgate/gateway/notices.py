@@ -193,8 +193,9 @@ class _Known:
 class StateNotices:
     """Writes one line when the cap of an engine has moved by a tenth or more since the line before, and one each when a trouble begins and is over.
 
-    An engine's trouble is that its account pauses, that it is silent, or that it shows no metrics any more; the gate's that a count of `read_losses` grows.
-    Both are read every `LOOK_S`, so that there are at most four lines of each a minute. `later` is an event loop's `call_later`.
+    An engine's trouble is that its account pauses, that it is silent, or that it shows no metrics any more; the gate's
+    that a count of `read_losses` grows. Both are read every `LOOK_S`, so that there are at most four lines of each a
+    minute. `later` is an event loop's `call_later`.
     """
 
     def __init__(

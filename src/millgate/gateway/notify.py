@@ -28,7 +28,8 @@ class ServiceNotifier(Protocol):
 class Notifier:
     """Speaks for one process; build it on the loop that runs it. No call blocks or raises.
 
-    The watchdog is fed by the loop itself, so that a loop that stands still is restarted; its socket is kept for hosts without a file left.
+    The watchdog is fed by the loop itself, so that a loop that stands still is restarted; its socket is kept for hosts
+    without a file left.
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:

@@ -54,9 +54,10 @@ async def serve(
 ) -> ProcessEnding:
     """Serve until SIGTERM or SIGINT, then drain; a second signal cuts everything at once; SIGHUP reloads by `fetch`.
 
-    `sizes` is told what engines say of themselves, and returns the configuration that follows from it.
-    `store` is asked for leases instead of the one that the settings name. `place` is that of one of several processes, `notifier` is told instead of systemd.
-    `on_ready` is called when every door listens. Raises OSError when an address is taken or not ours.
+    `sizes` is told what engines say of themselves, and returns the configuration that follows from it. `store` is asked
+    for leases instead of the one that the settings name. `place` is that of one of several processes, `notifier` is
+    told instead of systemd. `on_ready` is called when every door listens. Raises OSError when an address is taken or
+    not ours.
     """
     loop = asyncio.get_running_loop()
     log = ProcessLog() if place is None else ProcessLog(worker=place.number)
@@ -147,7 +148,8 @@ def _signals(
 ) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     """Catch what may be sent: the first event is a wish to end, the second one its repetition.
 
-    Who signals every process of a gate, as `pkill` does, reaches workers twice, because their supervisor passes it on: only SIGINT is a repetition there.
+    Who signals every process of a gate, as `pkill` does, reaches workers twice, because their supervisor passes it on:
+    only SIGINT is a repetition there.
     """
     asked, insisted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -23,13 +23,13 @@ class EngineAddress:
     """Where one engine listens; `name` is the core's name for it, `base_path` stands before `/v1/...`.
 
     `server_name` is what its certificate must be for, by default `host`; `api_key` replaces clients' credentials.
-    `health` is the path of its health page, None where requests alone shall tell how it is, `metrics` that of its gauges, with `:port` before it
-    where they have one of their own, None where they are not read. Of a `metered` one, a
-    provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes while the
-    gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty `host` is a name that
-    nothing was found for: it is down until the settings change. A prompt that it reads for another engine it keeps for `kv_lease_s`,
-    or both get it at `bootstrap_port` at once (SGLang). `models` are those that it is named for, none where it takes any. With a `proxy`
-    every connection to it goes through that.
+    `health` is the path of its health page, None where requests alone shall tell how it is, `metrics` that of its
+    gauges, with `:port` before it where they have one of their own, None where they are not read. Of a `metered` one, a
+    provider's account, the limits are read off its answers, and nothing but requests is sent there. One that comes
+    while the gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty
+    `host` is a name that nothing was found for: it is down until the settings change. A prompt that it reads for
+    another engine it keeps for `kv_lease_s`, or both get it at `bootstrap_port` at once (SGLang). `models` are those
+    that it is named for, none where it takes any. With a `proxy` every connection to it goes through that.
     """
 
     name: str

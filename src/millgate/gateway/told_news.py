@@ -1,6 +1,7 @@
 """Clients that replicas on other hosts have told to come back: what workers of one host tell each other at once, replicas put on the store's board.
 
-A balancer sends a client that comes back to any replica, and most clients bring no ticket. Where its own one has told it, it would be a newcomer.
+A balancer sends a client that comes back to any replica, and most clients bring no ticket. Where its own one has told
+it, it would be a newcomer.
 """
 
 import asyncio
@@ -20,8 +21,9 @@ MOST_SAID: Final = 500
 class ToldNews:
     """Tells other replicas of the clients that this one has told, and learns of theirs, every `pause_s`; `clients` are those that it has learned of.
 
-    `key` is the one of the cluster's tickets, and `now` the core's clock. What wall clocks of two hosts differ by makes a client look as much too early, or late.
-    `on_problem` hears once why the store refuses it the board, and with an empty text that it does no more; that the store does not answer at all the lease tells.
+    `key` is the one of the cluster's tickets, and `now` the core's clock. What wall clocks of two hosts differ by makes
+    a client look as much too early, or late. `on_problem` hears once why the store refuses it the board, and with an
+    empty text that it does no more; that the store does not answer at all the lease tells.
     """
 
     def __init__(

@@ -245,8 +245,8 @@ class Acceleration:
         return self.excess >= self.threshold
 
 
-# Calm time per false alarm of each flow, of growth, and of a backlog that calm explains, by the formula of `alarm_height`, which looks
-# without pause; docs/policies/monitor.md says what is measured.
+# Calm time per false alarm of each flow, of growth, and of a backlog that calm explains, by the formula of
+# `alarm_height`, which looks without pause; docs/policies/monitor.md says what is measured.
 _CALM_BETWEEN_S = 1800.0
 # A rise below this load is no matter: the full engines of the profiles do 0.88 to 0.98 of the work that is expected of
 # them (Azure conversations).

@@ -1,11 +1,12 @@
 """How many requests of a lane were good (design section 2), and how fast that burns its error budget.
 
-It is watched over five minutes and an hour, of all requests. One that was refused and has not come back is a
-miss, like an answer that was late. An objective names the share of requests that is to keep it, and with that its error budget. A
-good request keeps both, so the lane's target is the smaller share, and the stricter objective is judged by its own misses and budget
-too. The burn is the share of misses over the share that the target allows, of whichever burns fastest. Both windows must burn fast for an alarm: the long one so that a blip is none, the short
-one so that the alarm ends with its cause. (Google, The Site Reliability Workbook, 2018, chapter 5: 14.4 times
-the budget over 1 h and 5 min). It reports and advises; it moves nothing.
+It is watched over five minutes and an hour, of all requests. One that was refused and has not come back is a miss, like
+an answer that was late. An objective names the share of requests that is to keep it, and with that its error budget. A
+good request keeps both, so the lane's target is the smaller share, and the stricter objective is judged by its own
+misses and budget too. The burn is the share of misses over the share that the target allows, of whichever burns
+fastest. Both windows must burn fast for an alarm: the long one so that a blip is none, the short one so that the alarm
+ends with its cause. (Google, The Site Reliability Workbook, 2018, chapter 5: 14.4 times the budget over 1 h and 5 min).
+It reports and advises; it moves nothing.
 """
 
 from math import exp

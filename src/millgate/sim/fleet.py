@@ -33,8 +33,8 @@ class EngineManners:
 class SimulatedFleet:
     """Settings for a governor and, by engine name, what stands behind them; with or without prefix caches.
 
-    Requests for adapters are served as any other. Prompts go over the `link` from engines that read them to those that decode, but for
-    `links`, by these two engines.
+    Requests for adapters are served as any other. Prompts go over the `link` from engines that read them to those that
+    decode, but for `links`, by these two engines.
     """
 
     settings: Settings

@@ -1,10 +1,11 @@
 """Whose turn is it in the slots for adapters? Where more adapters are asked for than engines have slots, they take turns.
 
-An adapter keeps its slot while its requests come, until another one waits. Its turn is over when it has lasted for as long as a switch
-takes: the last answers, and the loading. So a slot takes new requests for half of its time at least. Then its engine gets no new request for it, and the slot is kept
-for the one that waits until the running ones have ended. The tenant whose adapters hold the fewest slots is next, and of its adapters the
-one that waits longest. So of w adapters of one tenant that wait for s slots each has its turn after ceil(w / s) turns, each as long as that and
-its last answer. What is not queued, but was told when to come back, keeps its turn a second longer than that.
+An adapter keeps its slot while its requests come, until another one waits. Its turn is over when it has lasted for as
+long as a switch takes: the last answers, and the loading. So a slot takes new requests for half of its time at least.
+Then its engine gets no new request for it, and the slot is kept for the one that waits until the running ones have
+ended. The tenant whose adapters hold the fewest slots is next, and of its adapters the one that waits longest. So of w
+adapters of one tenant that wait for s slots each has its turn after ceil(w / s) turns, each as long as that and its
+last answer. What is not queued, but was told when to come back, keeps its turn a second longer than that.
 """
 
 from collections.abc import Iterable
@@ -204,8 +205,8 @@ class AdapterTurns:
 def _turn_s(engine: Engine) -> float:
     """Return how long a turn lasts at least on this engine: as long as a switch.
 
-    24 adapters for 16 slots in the lab: .86 to .92 are good. With half or one and a half times as long no more are. With three times as long, or where no
-    turn ends, .79; where all end at once .41.
+    24 adapters for 16 slots in the lab: .86 to .92 are good. With half or one and a half times as long no more are.
+    With three times as long, or where no turn ends, .79; where all end at once .41.
     """
     return engine.expected_service_s() + engine.settings.adapter_load_s
 

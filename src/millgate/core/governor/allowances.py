@@ -1,7 +1,8 @@
 """May this tenant? Retry budget, quotas and streams of its own, asked before an engine is looked for.
 
-Every question costs one comparison where nothing is configured. A request that is let in or queued has reserved its quotas; what
-never ran gives them back, what ran is settled with what it really used. Clients that a bucket refused stand in its line (`quota_lines`).
+Every question costs one comparison where nothing is configured. A request that is let in or queued has reserved its
+quotas; what never ran gives them back, what ran is settled with what it really used. Clients that a bucket refused
+stand in its line (`quota_lines`).
 
 A crowd whose every refusal is followed at once by another attempt keeps an overload alive after its cause has gone. So retries
 that no hint asked for are rationed:
@@ -11,15 +12,16 @@ that no hint asked for are rationed:
 The 20 % and the ten seconds are Finagle's and Linkerd's. Their reserve of 10 retries a second would be many times
 the capacity of an engine that serves two requests a second, so here the reserve follows the drain rate.
 
-Every retry is charged, by its label (`x-stainless-retry-count` > 0, in the process's first ten seconds not by that alone) or because it was
-recognised, but one that is back when its hint was due: due returns come no faster than permits come free. Charged, they would exhaust the budget by arithmetic alone.
-Twenty clients before one stream of 2 s are one admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five pass.
+Every retry is charged, by its label (`x-stainless-retry-count` > 0, in the process's first ten seconds not by that
+alone) or because it was recognised, but one that is back when its hint was due: due returns come no faster than permits
+come free. Charged, they would exhaust the budget by arithmetic alone. Twenty clients before one stream of 2 s are one
+admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five pass.
 
 Tenants share the budget. While it is not used up any tenant may spend (an unused share is lent). When it is, a tenant
 may still spend up to its even share among the tenants that retry. So one that retries alone gets all and a loud one
-takes nothing from a quiet one. While shares are being redistributed up to twice the budget passes, never more.
-Tenants are known apart up to a bound, the others together (INV-5). Replicas of a cluster share one budget, by what all of them admit:
-each spends its share.
+takes nothing from a quiet one. While shares are being redistributed up to twice the budget passes, never more. Tenants
+are known apart up to a bound, the others together (INV-5). Replicas of a cluster share one budget, by what all of them
+admit: each spends its share.
 """
 
 from math import sqrt
@@ -179,8 +181,8 @@ def _count(window: Window, now: float) -> int:
 class Shortfall(NamedTuple):
     """Why a tenant may not have this now: the reason with its numbers, and when it may (infinite: never).
 
-    `behind` is the line in which it stands, where other clients were told to come before it. One that is due is held for `hold_s`.
-    A stream of its tenant ends every `each_s`.
+    `behind` is the line in which it stands, where other clients were told to come before it. One that is due is held
+    for `hold_s`. A stream of its tenant ends every `each_s`.
     """
 
     reason: Reason
@@ -338,7 +340,8 @@ class Allowances:
     ) -> None:
         """Put a client that its quota refuses, or its tenant's cap, into the lines of what was short for it.
 
-        One that was held has kept its `turn`. A client whose time there is later than its hint has no appointment: it was told a time at random.
+        One that was held has kept its `turn`. A client whose time there is later than its hint has no appointment: it
+        was told a time at random.
         """
         demands = self._demands(request, reason)
         number, ticket = self._number_of(request), self._told(request, now)

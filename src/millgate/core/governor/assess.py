@@ -1,8 +1,8 @@
 """Assess: what would be decided about an arrival now, and from which numbers. Reads only.
 
-The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it, permit or queue or
-yield. The door, the dequeue (`commit.dispatch`) and the second try (`failover`) ask the same rules: `unfit`, `placement.is_in_time`
-and `over_bounds` stand once.
+The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it, permit
+or queue or yield. The door, the dequeue (`commit.dispatch`) and the second try (`failover`) ask the same rules:
+`unfit`, `placement.is_in_time` and `over_bounds` stand once.
 """
 
 from typing import Final

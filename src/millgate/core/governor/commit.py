@@ -236,9 +236,10 @@ def _place_session(
 def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     """Admit what waits and fits, hopeless ones out first; return every decision in order.
 
-    A head without room stops what waits for the same engines, however small, or a large one would wait for ever;
-    it does not stop what other engines can take. One whose adapter has no slot stops no other, nor does one that is held for a stream of
-    its tenant. One that waits for the full engine that holds its prompt is passed over: for the time that this saves, and for half of its own at most.
+    A head without room stops what waits for the same engines, however small, or a large one would wait for ever; it
+    does not stop what other engines can take. One whose adapter has no slot stops no other, nor does one that is held
+    for a stream of its tenant. One that waits for the full engine that holds its prompt is passed over: for the time
+    that this saves, and for half of its own at most.
     """
     decisions: list[Decision] = []
     blocked: list[Route] = []

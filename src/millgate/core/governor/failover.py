@@ -1,10 +1,11 @@
 """A second try: an engine failed a request before it had anything of it, and another engine may have it.
 
-Only then is it certain that nothing is computed twice and that no client has had a byte (design section 4). An engine that has no room, does not know the model
-or the path, or refuses the gate's own key, has nothing of it either. There is one second
-try. It gives its permit back and waits in its lane, by its own `first_seen`, for the engines of its route without the one that
-failed it: a *detour*. With room there and an empty queue it is admitted in the same breath. Where its lane queues no more, or no
-other engine serves the model, there is no second try. What may be queued, and what is in time, the door's own rules say.
+Only then is it certain that nothing is computed twice and that no client has had a byte (design section 4). An engine
+that has no room, does not know the model or the path, or refuses the gate's own key, has nothing of it either. There is
+one second try. It gives its permit back and waits in its lane, by its own `first_seen`, for the engines of its route
+without the one that failed it: a *detour*. With room there and an empty queue it is admitted in the same breath. Where
+its lane queues no more, or no other engine serves the model, there is no second try. What may be queued, and what is in
+time, the door's own rules say.
 """
 
 from collections.abc import Iterable

@@ -142,8 +142,8 @@ def _of_retries(budget: RetryBudget, drain_per_s: float, now: float) -> SharedNu
 class _Line:
     """What is queued before one pool: permits for each of its engines, prompts, the heads, and how long the first has waited.
 
-    Clients that are away may return to another replica than the one that told them to. So they count as one where nothing is queued:
-    then there is a stream for the first that comes.
+    Clients that are away may return to another replica than the one that told them to. So they count as one where
+    nothing is queued: then there is a stream for the first that comes.
     """
 
     def __init__(self, knowledge: Knowledge, pool: Pool, now: float) -> None:
@@ -247,10 +247,11 @@ def _of_bucket(
 ) -> list[SharedNumber]:
     """Return what it wants of a bucket's rate and burst.
 
-    Of the rate it wants the more, the emptier its bucket: at the share with which the level neither rises nor falls, it has what it
-    takes. First comes what it is `missing` for those that were told: it is to be there before they are, and clients may be early by
-    `TOLERANCE_S`. A rate is never 0, for then the bucket would be shut and lose what is saved up.
-    Bursts are divided evenly, but for what a request needs at once: moved with demand, what is saved up in them would be lost.
+    Of the rate it wants the more, the emptier its bucket: at the share with which the level neither rises nor falls, it
+    has what it takes. First comes what it is `missing` for those that were told: it is to be there before they are, and
+    clients may be early by `TOLERANCE_S`. A rate is never 0, for then the bucket would be shut and lose what is saved
+    up. Bursts are divided evenly, but for what a request needs at once: moved with demand, what is saved up in them
+    would be lost.
     """
     rate_per_s, room = limit.rate_per_s, bucket.burst - bucket.level(now)
     empty = min(1.0, max(0.0, room / bucket.burst))

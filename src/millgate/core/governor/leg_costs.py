@@ -1,7 +1,8 @@
 """Should one engine read the prompt and another one write the answer? The same cost that chooses engines says so.
 
-Alone, an engine reads the prompt between the steps of all streams that run there, and each of them waits for it. Apart, the prompt
-waits for those before it on the engine that reads, and then for its transfer; the other engine's streams wait for one step more.
+Alone, an engine reads the prompt between the steps of all streams that run there, and each of them waits for it. Apart,
+the prompt waits for those before it on the engine that reads, and then for its transfer; the other engine's streams
+wait for one step more.
 """
 
 from math import inf
@@ -81,8 +82,9 @@ def _first_legs(
 def pauses_cost(engine: Engine, request: Request, unread_tokens: int) -> float:
     """Return what it costs beyond seconds that streams wait for a prompt that is read between their steps.
 
-    A second of a newcomer's wait is a part of its lane's TTFT. A second of a running stream's is a larger part of what its TPOT leaves: the
-    objective less the pace, over its answer. Streams are taken to be of the newcomer's lane, and to be as long.
+    A second of a newcomer's wait is a part of its lane's TTFT. A second of a running stream's is a larger part of what
+    its TPOT leaves: the objective less the pace, over its answer. Streams are taken to be of the newcomer's lane, and
+    to be as long.
     """
     lane, service, streams = request.lane.settings, engine.service, engine.gate.streams
     if lane.tpot_slo_s is None:

@@ -1,11 +1,12 @@
 """A request of two legs: one engine reads its prompt, another one writes its answer.
 
-Both legs begin with the admission, so that no prompt is read that no engine could answer. The reading engine's stream and its share of
-the prefill meter end with its answer. Its memory stays taken until the other engine's first token, or until the lease ends. Whatever goes
-wrong with the first leg, the second engine can read the prompt itself, as it has the memory. No request is read more than twice.
+Both legs begin with the admission, so that no prompt is read that no engine could answer. The reading engine's stream
+and its share of the prefill meter end with its answer. Its memory stays taken until the other engine's first token, or
+until the lease ends. Whatever goes wrong with the first leg, the second engine can read the prompt itself, as it has
+the memory. No request is read more than twice.
 
-Legs that are paired (SGLang) run at the same time, and neither engine can do anything alone: the reading one is done when the other one
-has the prompt, and if it fails the attempt fails.
+Legs that are paired (SGLang) run at the same time, and neither engine can do anything alone: the reading one is done
+when the other one has the prompt, and if it fails the attempt fails.
 """
 
 from millgate.core.decisions import Leg

@@ -134,8 +134,9 @@ def wait_behind_s(
 ) -> tuple[float, float]:
     """Return how long it is expected to wait behind the queued and the away, and how much longer reading may take.
 
-    So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits, and `first` and `share` are as
-    in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as of usual work. The second is nine times in ten.
+    So many are queued; the work of the clients that are away is `away_s`, that of all `work_s`, in seconds of permits,
+    and `first` and `share` are as in `capacity_forecast`. Prompts of the away are taken to be as large a part of it as
+    of usual work. The second is nine times in ten.
     """
     engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
     reading, kv_tokens = _reading_engines(request, engines), _kv_tokens(request, engines)
@@ -253,11 +254,11 @@ def _tokens_of(request: Request, ahead: int, reader: Engine) -> float:
 
 # A place beyond the longest hint is a guess; those clients are spread evenly from here up to it.
 FAR_HINT_S: Final = 45.0
-# A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late costs an idle stream. A
-# little is the share that a client cannot tell (`KEPT_SHARE`) of what it may be queued, so that it is queued when permits come sooner.
-# Where newcomers are queued they keep the streams busy while the promised are away: a later hint idles none, and is aimed
-# for 39 in 40 instead of nine in ten (one-sided points of the normal law). Only a newcomer is told so, for only its
-# coming shows that they come: after a burst no request fills the time.
+# A client is asked to be back a little before its permit is expected: coming early costs a short hold, coming late
+# costs an idle stream. A little is the share that a client cannot tell (`KEPT_SHARE`) of what it may be queued, so that
+# it is queued when permits come sooner. Where newcomers are queued they keep the streams busy while the promised are
+# away: a later hint idles none, and is aimed for 39 in 40 instead of nine in ten (one-sided points of the normal law).
+# Only a newcomer is told so, for only its coming shows that they come: after a burst no request fills the time.
 _SURER: Final = 1.96 / UPPER_Z
 # So much of the load of shorter work lengthens a wait. Short ones that are refused come by appointments of their own and
 # pass none. And where all come by appointments, so much of it shortens the line that a longer one may join. Measured over

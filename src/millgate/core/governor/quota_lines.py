@@ -14,9 +14,9 @@ from millgate.core.tickets.attendance import Attendance
 # A minute of a quota of 4,000 requests a minute is one line of this length; all lines take 4 MB at most.
 MOST_IN_LINE: Final = 4_096
 MOST_APPOINTMENTS: Final = 16_384
-# Shares of a rate are a little less than the rate while they move, and a client that finds three tokens of sixty missing is told again. So
-# replicas tell so much more. A whole second more broke every promise: buckets that hold a second of the rate are nearly full, and a full one
-# gets none of the rate.
+# Shares of a rate are a little less than the rate while they move, and a client that finds three tokens of sixty
+# missing is told again. So replicas tell so much more. A whole second more broke every promise: buckets that hold a
+# second of the rate are nearly full, and a full one gets none of the rate.
 _SHARED_MARGIN_S: Final = 0.25
 
 
@@ -82,15 +82,16 @@ class _Asking(NamedTuple):
 class QuotaLines:
     """The appointments of all buckets, by the number of the request; the clock of `expire` must not go backward.
 
-    A refused client is told when the bucket has enough for all that were told before it and for itself; what others may still
-    take counts by learned attendance. A client that is back at its own time needs only what the bucket has. Any other stands
-    behind the appointments that have come and have not lapsed. A full bucket loses what it is given, so it waits for them no
-    longer than a client may be late, and for less where fewer are expected than the newcomer asks for. A bucket that one tenant has for
-    itself counts by that tenant's attendance alone: what clients of others do says nothing of its line. An appointment stands
-    in the line of each bucket that was short for it. Beyond the bounds (INV-5) clients are told when it has enough for them alone.
+    A refused client is told when the bucket has enough for all that were told before it and for itself; what others may
+    still take counts by learned attendance. A client that is back at its own time needs only what the bucket has. Any
+    other stands behind the appointments that have come and have not lapsed. A full bucket loses what it is given, so it
+    waits for them no longer than a client may be late, and for less where fewer are expected than the newcomer asks
+    for. A bucket that one tenant has for itself counts by that tenant's attendance alone: what clients of others do
+    says nothing of its line. An appointment stands in the line of each bucket that was short for it. Beyond the bounds
+    (INV-5) clients are told when it has enough for them alone.
 
-    Replicas of a cluster have one line for each bucket that they share, each a part of it: a client is told when the rate of all has
-    enough for all that any replica told before it, and comes to whichever it likes.
+    Replicas of a cluster have one line for each bucket that they share, each a part of it: a client is told when the
+    rate of all has enough for all that any replica told before it, and comes to whichever it likes.
     """
 
     def __init__(self) -> None:
@@ -204,7 +205,8 @@ class QuotaLines:
     ) -> None:
         """Put a client that is told to return into the lines of these buckets.
 
-        `turn` is what `returned` gave for its appointment before this one: it keeps its turn, unless another has that by a ticket.
+        `turn` is what `returned` gave for its appointment before this one: it keeps its turn, unless another has that
+        by a ticket.
         """
         open_lines = [each for each in demands if self._has_room(each.bucket)]
         if not open_lines or len(self.bookings) >= MOST_APPOINTMENTS:

@@ -1,7 +1,8 @@
 """Where the shortest goes first, what waits is ranked anew while sizes are being learned.
 
-A rank is made of a size that is foreseen. What came first was sized by what is presumed, and equal requests that come after some answers by
-what was learned. A tenth less is worth ten seconds of age (`core/queues/short_first.py`), so the first would be overtaken until their deadline.
+A rank is made of a size that is foreseen. What came first was sized by what is presumed, and equal requests that come
+after some answers by what was learned. A tenth less is worth ten seconds of age (`core/queues/short_first.py`), so the
+first would be overtaken until their deadline.
 """
 
 from itertools import islice

@@ -1,9 +1,11 @@
 """How many streams each tenant has here, and how many it may have: its cap, or this replica's share of that.
 
-A tenant's streams are a supply as a quota's bucket is, and its refused clients stand in line for them as for that (`quota_lines`).
+A tenant's streams are a supply as a quota's bucket is, and its refused clients stand in line for them as for that
+(`quota_lines`).
 
-Replicas of a cluster share a tenant's cap in whole streams. Where it is smaller than the number of replicas some have none for a time: a
-client that is refused there is told when a share can be there, and until then its replica asks for one.
+Replicas of a cluster share a tenant's cap in whole streams. Where it is smaller than the number of replicas some have
+none for a time: a client that is refused there is told when a share can be there, and until then its replica asks for
+one.
 """
 
 from collections.abc import Mapping, Sequence

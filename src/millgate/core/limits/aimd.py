@@ -1,8 +1,9 @@
 """The plain limit: more while all is well, a tenth less at any sign of overload.
 
-Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit. They are 0.9 on a drop or
-a latency above the threshold, + 1 where at least half is in use. Without an SLO gauges and errors are the signs,
-and an engine that says that nothing waits has room. There the limit grows by its root, from 8 to 200 in half a minute.
+Additive increase, multiplicative decrease (Chiu and Jain 1989), with the constants of Netflix's AIMDLimit. They are 0.9
+on a drop or a latency above the threshold, + 1 where at least half is in use. Without an SLO gauges and errors are the
+signs, and an engine that says that nothing waits has room. There the limit grows by its root, from 8 to 200 in half a
+minute.
 """
 
 from math import sqrt

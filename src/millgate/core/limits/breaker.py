@@ -1,9 +1,11 @@
 """The breaker of one engine: after repeated failures it stops sending there, tries again singly, and closes.
 
-It opens on so many failures in a row (an engine that is dead), or on as many failures as successes in a window of `ENOUGH` calls (Hystrix's `requestVolumeThreshold`, 20; one that
-is half dead, or that a balancer in front of several hides; Hystrix's `errorThresholdPercentage`, 50). It stays open for a
-time that doubles with every try that fails, up to the longest hint that a client is ever given. Then one request at a time is let through; the first success closes
-it. Failures that are not `BLAMELESS` count; an answer that blames the request, or its client's key, is neither a failure nor a success.
+It opens on so many failures in a row (an engine that is dead), or on as many failures as successes in a window of
+`ENOUGH` calls (Hystrix's `requestVolumeThreshold`, 20; one that is half dead, or that a balancer in front of several
+hides; Hystrix's `errorThresholdPercentage`, 50). It stays open for a time that doubles with every try that fails, up to
+the longest hint that a client is ever given. Then one request at a time is let through; the first success closes it.
+Failures that are not `BLAMELESS` count; an answer that blames the request, or its client's key, is neither a failure
+nor a success.
 """
 
 from millgate.core.measure import ENOUGH, WINDOW_S, Window, spread

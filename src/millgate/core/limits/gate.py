@@ -1,9 +1,10 @@
 """The gate of one engine: three meters, permits that end exactly once (INV-2, INV-3); the limit that it counts against, and its drain.
 
-Streams bound the batch (one for each sequence that the engine makes of a request: `n` answers of each prompt, each text of a list
-that it reads), KV tokens the memory, prompt tokens not yet prefilled the wait for a first token. A permit takes from all three or
-from none. Permits are kept by attempt: a second release finds nothing and changes nothing. Where replicas share the engine, a gate
-also counts against its replica's share; what can ever fit is judged by the whole.
+Streams bound the batch (one for each sequence that the engine makes of a request: `n` answers of each prompt, each text
+of a list that it reads), KV tokens the memory, prompt tokens not yet prefilled the wait for a first token. A permit
+takes from all three or from none. Permits are kept by attempt: a second release finds nothing and changes nothing.
+Where replicas share the engine, a gate also counts against its replica's share; what can ever fit is judged by the
+whole.
 """
 
 from math import inf, sqrt
@@ -100,8 +101,8 @@ class _Share:
 class EngineGate:
     """Counts streams, KV tokens and unprefilled prompt tokens against their limits; None turns a meter off.
 
-    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `stream_limit` is the limit in force,
-    `most_streams` what it can ever be, None where it may be anything.
+    `unread_tokens` are all that are to be read, of a prompt that is longer than its meter too. `stream_limit` is the
+    limit in force, `most_streams` what it can ever be, None where it may be anything.
     """
 
     def __init__(
@@ -291,13 +292,14 @@ class DrainReading(NamedTuple):
 class DrainRate:
     """Departures per second of one full gate, with the spread of the time that many of them take.
 
-    A quiet system completes at its arrival rate, which says nothing about its capacity. Prior and floor are streams / E[service]
-    (Little's law on the full gate), with the streams that it really ran while full: where its KV meter binds, fewer than its limit.
-    The spread is that of permits about what was foreseen of each: gaps between departures are no chance where answers
-    began together. It is taken over cycles of a few departures, so that what makes all of them slow shows.
+    A quiet system completes at its arrival rate, which says nothing about its capacity. Prior and floor are streams /
+    E[service] (Little's law on the full gate), with the streams that it really ran while full: where its KV meter
+    binds, fewer than its limit. The spread is that of permits about what was foreseen of each: gaps between departures
+    are no chance where answers began together. It is taken over cycles of a few departures, so that what makes all of
+    them slow shows.
 
-    `usual_kv_tokens` is what a stream holds at its end, the mean over the time that streams were out: of such streams a memory that is full
-    holds so many, however large those are that happen to run. 0 until one has ended.
+    `usual_kv_tokens` is what a stream holds at its end, the mean over the time that streams were out: of such streams a
+    memory that is full holds so many, however large those are that happen to run. 0 until one has ended.
     """
 
     def __init__(self, limit: int) -> None:

@@ -45,7 +45,8 @@ class Pace:
     def __init__(self, prior: ServicePrior, share: float = TARGET_SHARE) -> None:
         self._base_s, self._slope_s = prior.tpot_base_s, slope_s(prior)
         self._speed = Ewma(1.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
-        # A tail is remembered until enough answers lie beyond its quantile: the two hundred of `MEMORY` at p90, two thousand at p99.
+        # A tail is remembered until enough answers lie beyond its quantile: the two hundred of `MEMORY` at p90, two
+        # thousand at p99.
         self._tail = Sketch(memory=max(MEMORY, round(ENOUGH / (1.0 - share))))
         self._tail_per_spread = _TAIL_PER_SPREAD * (log(1.0 - share) / log(1.0 - UPPER_SHARE))
         self._level_s = self._moved_at = 0.0

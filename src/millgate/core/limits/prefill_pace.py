@@ -33,7 +33,8 @@ _LEAST_SHARE: Final = 0.01
 class Protection(NamedTuple):
     """What is promised to the protected lane, in seconds; the share of each lane that is `paced`, and that of all others together.
 
-    `tpot_share` of its answers keep their TPOT beside the paced prompts, and `late_share` of them get their first token late for these.
+    `tpot_share` of its answers keep their TPOT beside the paced prompts, and `late_share` of them get their first token
+    late for these.
     """
 
     tpot_slo_s: float
@@ -47,7 +48,8 @@ class Protection(NamedTuple):
 def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
     """Return what is protected: the lane with the shortest TPOT, of equal ones that with the soonest first token.
 
-    Of equal times those that fewer answers may miss come first. None where no lane has a `tpot_slo`, or where all promise the same.
+    Of equal times those that fewer answers may miss come first. None where no lane has a `tpot_slo`, or where all
+    promise the same.
     """
     promised = [each for each in map(_promise, lanes) if each is not None]
     if not promised:
@@ -125,10 +127,12 @@ class PrefillPace:
         self.share = max(_LEAST_SHARE, 1.0 - prior.tpot_base_s / (TARGET * protection.tpot_slo_s))
         self.least = _LEAST_SHARE
         self._last_at, self._last_s = -inf, 0.0
-        # The last prompt that kept first tokens waiting for too long: when it was given, and how long; and lanes whose last one did.
+        # The last prompt that kept first tokens waiting for too long: when it was given, and how long; and lanes whose
+        # last one did.
         self._blocked_at, self._blocked = -inf, (0.0, 0.0)
         self._blocking: set[str] = set()
-        # Until when answers of the protected lane are foreseen to be written here; before the first prompt the lane is taken to be busy.
+        # Until when answers of the protected lane are foreseen to be written here; before the first prompt the lane is
+        # taken to be busy.
         self._busy_until = inf
         self._paced_s = self._others_s = 0.0
         # Windows since each paced lane was last given a prompt.

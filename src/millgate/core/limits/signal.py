@@ -11,8 +11,8 @@ from millgate.core.limits.pace import Pace
 from millgate.core.measure import UPPER_SHARE, Sketch
 from millgate.core.settings import TARGET_SHARE, ServicePrior
 
-# One cut of a tenth for overload, at most once a window (algorithm G2; Netflix's AIMD has the same ratio), and overload is also an
-# engine that keeps more than this share of its KV cache busy, or so many waiting before it (G2).
+# One cut of a tenth for overload, at most once a window (algorithm G2; Netflix's AIMD has the same ratio), and overload
+# is also an engine that keeps more than this share of its KV cache busy, or so many waiting before it (G2).
 OVERLOAD_RATIO = 0.9
 MOST_WAITING = 5
 # A reading covers at least this time and this many tokens, and never more than the longest (1 s, 50 samples and

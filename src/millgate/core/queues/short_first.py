@@ -3,8 +3,9 @@
 Under overload some requests are refused whatever the order. Refusing the long ones serves the most users in time
 (shortest job first is optimal for the mean: Smith 1956; by predicted size: QoServe, ASPLOS'26).
 
-Sizes are estimates, so the rank is an age: half the engine time is worth `_HALVING_S` of waiting. The difference of two ranks
-never changes, so a rank is fixed at arrival; while sizes are being learned the governor ranks what waits anew (`core/governor/ranks.py`).
+Sizes are estimates, so the rank is an age: half the engine time is worth `_HALVING_S` of waiting. The difference of two
+ranks never changes, so a rank is fixed at arrival; while sizes are being learned the governor ranks what waits anew
+(`core/governor/ranks.py`).
 
 Ageing alone lets work twenty times as short pass for 277 s. `BoundedShortFirstOrder` lets each queued attempt be overtaken by
 `max_overtakes` attempts that entered later, and not by one more (ageing by a count of passes, as in Fu et al., *LLM scheduling

@@ -1,8 +1,9 @@
 """Batch formation: a lane may hold its work for a moment, so that it starts together.
 
-Engines read several short prompts in one step for nearly the price of one (dynamic batching: Crankshaw et al., *Clipper*,
-NSDI'17; Triton's `max_queue_delay`). A lane with a window lets nothing go until the batch is full, or the window of the
-oldest has ended. It also lets go when the oldest has used up its share of the slack that it came with. Then it lets everything go until nothing waits.
+Engines read several short prompts in one step for nearly the price of one (dynamic batching: Crankshaw et al.,
+*Clipper*, NSDI'17; Triton's `max_queue_delay`). A lane with a window lets nothing go until the batch is full, or the
+window of the oldest has ended. It also lets go when the oldest has used up its share of the slack that it came with.
+Then it lets everything go until nothing waits.
 """
 
 from collections import OrderedDict

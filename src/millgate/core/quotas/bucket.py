@@ -64,8 +64,8 @@ class Bucket(Supply):
     """Tokens (or requests) that may be spent now; below zero it is in debt. `rate_per_s` tokens are added a second.
 
     `unsettled` counts reservations that are still open, `charged` is all that was taken less all that was refunded.
-    Where replicas share it, rate and burst are this replica's part and `whole_burst` is that of all; one without a part `is_shut`.
-    Times are core seconds and must not go backward.
+    Where replicas share it, rate and burst are this replica's part and `whole_burst` is that of all; one without a part
+    `is_shut`. Times are core seconds and must not go backward.
     """
 
     def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
@@ -233,7 +233,8 @@ class Bucket(Supply):
             return
         levels.append(level)
         operations.append(operation)
-        # Heights are a part apart but for what refunds have pushed together; of more, neighbours are merged whatever their distance (INV-5).
+        # Heights are a part apart but for what refunds have pushed together; of more, neighbours are merged whatever
+        # their distance (INV-5).
         if len(levels) > PARTS + 1:
             self._peak_levels = levels[0::2]
             self._peak_operations = operations[1::2] + ([operations[-1]] if len(operations) % 2 else [])

@@ -177,9 +177,10 @@ class Ledger:
     def leased(self, shares: Mapping[str, QuotaShare], replicas: int, now: float) -> None:
         """Count against these shares from now on, by name; a rule without one is shut.
 
-        The bucket of a replica that joins others begins empty, for what they have had is not known; that of a day begins with an even
-        part, for it would hardly fill. Buckets with owners have an even part each. Where replicas come or go, the same share of each
-        day is left as before: one that takes another's place would cost every day a part, as both are there for a moment.
+        The bucket of a replica that joins others begins empty, for what they have had is not known; that of a day
+        begins with an even part, for it would hardly fill. Buckets with owners have an even part each. Where replicas
+        come or go, the same share of each day is left as before: one that takes another's place would cost every day a
+        part, as both are there for a moment.
         """
         scale, self._replicas = self._replicas / max(1, replicas), max(1, replicas)
         for rule in self._rules:

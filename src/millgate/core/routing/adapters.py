@@ -1,8 +1,9 @@
 """Which adapters (LoRA) are loaded on which engine, and which of them are in use?
 
-An engine runs requests of so many adapters at once (vLLM's `--max-loras`), and loads another in the place of one that no request uses,
-the one that was used least recently. So requests for an adapter stay where it is, until they would wait there for longer than it takes
-to load it elsewhere. What an engine has no slot for it is not asked for: the gate holds it, and `governor/adapter_turns` says whose turn is next.
+An engine runs requests of so many adapters at once (vLLM's `--max-loras`), and loads another in the place of one that
+no request uses, the one that was used least recently. So requests for an adapter stay where it is, until they would
+wait there for longer than it takes to load it elsewhere. What an engine has no slot for it is not asked for: the gate
+holds it, and `governor/adapter_turns` says whose turn is next.
 """
 
 from collections.abc import Iterable
@@ -12,9 +13,10 @@ from math import inf
 class AdapterPlaces:
     """The adapters of one engine: those that it may be asked for, those that are loaded with their last use, least recently used first, and the `users` of each.
 
-    `since` is when the turn of each that is in use began, and `owners` the tenant that it began with. `kept` are slots that wait for an
-    adapter, by its name: the one whose place it takes gets no new request here, and `empty_since` is when that was no longer in use.
-    `elsewhere` are those that run here for others than this gate. `slots` None is unknown, and holds nothing.
+    `since` is when the turn of each that is in use began, and `owners` the tenant that it began with. `kept` are slots
+    that wait for an adapter, by its name: the one whose place it takes gets no new request here, and `empty_since` is
+    when that was no longer in use. `elsewhere` are those that run here for others than this gate. `slots` None is
+    unknown, and holds nothing.
     """
 
     def __init__(self) -> None:

@@ -1,12 +1,13 @@
 """How long do turns of sessions wait for long prompts that belong to none, on each engine?
 
-A turn that goes on from what its engine holds is read in a moment, unless it comes while a long prompt is read there: engines read one
-prompt after the other. So each engine that reads both makes turns wait. With a price on what meets, long prompts go where few turns come,
-and sessions go where few such prompts are read. Each makes the other's choice clearer, and some engines read the long prompts for all; no
-setting says how many. They are ordinary engines: a long prompt that would wait there for another goes on.
+A turn that goes on from what its engine holds is read in a moment, unless it comes while a long prompt is read there:
+engines read one prompt after the other. So each engine that reads both makes turns wait. With a price on what meets,
+long prompts go where few turns come, and sessions go where few such prompts are read. Each makes the other's choice
+clearer, and some engines read the long prompts for all; no setting says how many. They are ordinary engines: a long
+prompt that would wait there for another goes on.
 
-What is read on an engine may evict contexts of sessions, so these count there too, for five minutes after a turn: most pauses of agents
-that are longer than a lease end by then.
+What is read on an engine may evict contexts of sessions, so these count there too, for five minutes after a turn: most
+pauses of agents that are longer than a lease end by then.
 """
 
 from collections import OrderedDict
@@ -19,11 +20,13 @@ LONG_TOKENS: Final = 8_192
 """What one step of vLLM reads by default on large GPUs: a turn waits for no more than one step where a prompt has fewer unread tokens."""
 SESSION_TURNS: Final = 66
 """So many turns a session of a coding agent has (callanjfox/kv-cache-tester: 23,669 turns in 360 recorded sessions)."""
-# What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (`python -m lab run
-# cold_prompts`: with half of it the p95 of turns is 0.02 to 0.04 of that without cold prompts higher.) Until so long has been seen, at least a minute is assumed.
+# What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (`python
+# -m lab run cold_prompts`: with half of it the p95 of turns is 0.02 to 0.04 of that without cold prompts higher.) Until
+# so long has been seen, at least a minute is assumed.
 _MEMORY_S: Final = 300.0
-# So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (Agents' contexts for 0.6 of the memory, six cold
-# prompts a minute, 16 seeds: the p95 of the agents' first tokens is 1.22 s with 4 and 1.05 s with 8; for 0.4 of it 0.85 and 0.82 s.)
+# So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (Agents' contexts
+# for 0.6 of the memory, six cold prompts a minute, 16 seeds: the p95 of the agents' first tokens is 1.22 s with 4 and
+# 1.05 s with 8; for 0.4 of it 0.85 and 0.82 s.)
 _TURNS_COUNT: Final = 8.0
 
 
@@ -52,7 +55,8 @@ class Encounters:
         self._seen: dict[int, _Seen] = {}
         self._since = 0.0
         self._most_sessions = most_sessions
-        # Where each session had its last turn, with how long a prompt and when, the longest ago first; and the tokens on each engine.
+        # Where each session had its last turn, with how long a prompt and when, the longest ago first; and the tokens
+        # on each engine.
         self._contexts: OrderedDict[int, tuple[int, int, float]] = OrderedDict()
         self._tokens: dict[int, int] = {}
 
@@ -86,7 +90,8 @@ class Encounters:
     ) -> float:
         """Return how long turns that come there wait for a prompt that is read for so long, by what they count, and the `turns` of its own session for others.
 
-        None of these turns waits for what began its session: where that was read there `own_at` that time, for `own_s`, and still counts as one of none.
+        None of these turns waits for what began its session: where that was read there `own_at` that time, for `own_s`,
+        and still counts as one of none.
         """
         seen = self._seen.get(number)
         if seen is None:

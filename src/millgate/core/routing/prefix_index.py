@@ -1,15 +1,15 @@
 """Which engine still has which prompt prefix in its cache, as far as the gate placed it there.
 
 A prompt is known by its *marks*: a chained key at the end of each of its messages, with the bytes up to there. Equal
-prefixes have equal keys. An engine keeps the blocks of what it has read until it needs the memory for something else. The
-least recently used goes first, and of one prompt the end before the beginning (vLLM and SGLang alike). The index repeats that with whole marks.
-It takes a prompt in when it is placed, so that siblings of a burst see each other, and it is corrected by the cached tokens
-that an answer reports. An index that believes too much costs a prefill now and then; one that believes too little
-scatters every session, so its capacity errs upward.
+prefixes have equal keys. An engine keeps the blocks of what it has read until it needs the memory for something else.
+The least recently used goes first, and of one prompt the end before the beginning (vLLM and SGLang alike). The index
+repeats that with whole marks. It takes a prompt in when it is placed, so that siblings of a burst see each other, and
+it is corrected by the cached tokens that an answer reports. An index that believes too much costs a prefill now and
+then; one that believes too little scatters every session, so its capacity errs upward.
 
-The marks of a prompt are one *run*, and a prompt that goes on from it makes it longer. It is divided where another prompt branches off, or ends
-before it. A run is found by its first and its last key, so that a prompt of twenty messages costs two entries and not twenty. What an
-engine holds of a run is its *copy*.
+The marks of a prompt are one *run*, and a prompt that goes on from it makes it longer. It is divided where another
+prompt branches off, or ends before it. A run is found by its first and its last key, so that a prompt of twenty
+messages costs two entries and not twenty. What an engine holds of a run is its *copy*.
 """
 
 from collections import OrderedDict
@@ -26,8 +26,9 @@ MOST_MARKS: Final = 200_000
 # What an engine is believed to keep, as a multiple of what may be reserved of its memory (0.9 of it): an entry too
 # many costs a prefill now and then, and one too few scatters a session.
 _BELIEVED_SHARE: Final = 1.2
-# An answer that found less than was believed takes a twentieth off, and 25 that found all add it again: so many beliefs are wrong in the long
-# run. (With a hundredth, a sixth of them: agents at twice the memory finished 187 turns a minute for 193.)
+# An answer that found less than was believed takes a twentieth off, and 25 that found all add it again: so many beliefs
+# are wrong in the long run. (With a hundredth, a sixth of them: agents at twice the memory finished 187 turns a minute
+# for 193.)
 _SHRINK, _GROW, _LEAST_BELIEVED, _MOST_BELIEVED = 0.95, 1.002, 0.2, 4.0
 LEAST_PREFIX_TOKENS: Final = 512
 """A shorter prompt is read within tens of milliseconds wherever it goes: looking for its prefix saves nothing that is felt."""
@@ -166,7 +167,8 @@ class HeldPrefixes:
     def goes_on(self, copy: _Copy, marks: PrefixMarks) -> None:
         """This prompt goes on from a copy that no other does, of a run that no other engine holds: its marks take the place of that one's.
 
-        A conversation that has become too long for marks at all its ends has fewer where it was shorter, and never asks for the others again.
+        A conversation that has become too long for marks at all its ends has fewer where it was shorter, and never asks
+        for the others again.
         """
         first, tokens = len(marks) - 1, copy.tokens
         while first > 0 and marks[first - 1][1] > copy.run.before_bytes:

@@ -1,12 +1,13 @@
 """Which sessions are live, and how much of each engine's memory their contexts take: a new one waits where it would evict them.
 
-An agent comes back seconds after each answer with all that was said so far. Where the contexts of those between two turns no longer
-fit beside what runs, an engine evicts each just before it comes back, and reads all of it again (docs/how-to/agents.md). So a session is
-live while a turn of it is queued or runs, and for a *lease* after it, which its own pauses tell. A session continues one that is live, by
-the name that its client gives it, or as its prompt goes on from all of an earlier one. Any other request with a prefix would open a session:
-an engine takes it while live contexts leave room, or while it would read again what it evicts in `REREADING_SHARE` of its time: people pause for a
-minute where agents pause for seconds. It also takes one where nothing was opened for `STARVED_S`. One whose lease is over is
-remembered: it goes on like a live one as long as an engine still holds its context.
+An agent comes back seconds after each answer with all that was said so far. Where the contexts of those between two
+turns no longer fit beside what runs, an engine evicts each just before it comes back, and reads all of it again
+(docs/how-to/agents.md). So a session is live while a turn of it is queued or runs, and for a *lease* after it, which
+its own pauses tell. A session continues one that is live, by the name that its client gives it, or as its prompt goes
+on from all of an earlier one. Any other request with a prefix would open a session: an engine takes it while live
+contexts leave room, or while it would read again what it evicts in `REREADING_SHARE` of its time: people pause for a
+minute where agents pause for seconds. It also takes one where nothing was opened for `STARVED_S`. One whose lease is
+over is remembered: it goes on like a live one as long as an engine still holds its context.
 """
 
 from heapq import heapify, heappop, heappush
@@ -18,25 +19,27 @@ from millgate.core.measure import ENOUGH, LOOKED_AT, Ewma
 from millgate.core.routing.encounters import Encounters
 
 LIVE_SHARE: Final = 0.7
-"""Of what may be reserved of an engine's memory, which is 0.9 of it; the rest is for what grows, and for sessions whose lease is over. Agents at
-twice the memory of eight engines: 194, 203 and 204 turns a minute with 0.9, 0.7 and 0.6, 2.1, 3.6 and 5.4 sessions given up; without, 185."""
+"""Of what may be reserved of an engine's memory, which is 0.9 of it; the rest is for what grows, and for sessions whose
+lease is over. Agents at twice the memory of eight engines: 194, 203 and 204 turns a minute with 0.9, 0.7 and 0.6, 2.1,
+3.6 and 5.4 sessions given up; without, 185."""
 REREADING_SHARE: Final = 0.5
-"""So much of its time an engine may read again what it has evicted. People who chat, with contexts of twice the memory of an engine: 127 good turns a
-minute with 0, and 196 with this; agents before four engines 99 and 98 (`python -m lab run agent_sessions --set users=people --set until_s=900`)."""
+"""So much of its time an engine may read again what it has evicted. People who chat, with contexts of twice the memory
+of an engine: 127 good turns a minute with 0, and 196 with this; agents before four engines 99 and 98 (`python -m lab
+run agent_sessions --set users=people --set until_s=900`)."""
 STARVED_S: Final = 120.0
 """At the latest so long after the last one a session is opened, whatever is live: of k that wait the last waits k times as long."""
-# A lease is so many times the session's mean pause, at least the second and at most `STARVED_S`: of pauses without memory 2 in 100 are
-# longer than 4 times the mean.
+# A lease is so many times the session's mean pause, at least the second and at most `STARVED_S`: of pauses without
+# memory 2 in 100 are longer than 4 times the mean.
 _PAUSES, _SHORTEST_S = 4.0, 10.0
 # Sessions are believed to come back after a second until some of their kind have shown how long they pause.
 _SHORTEST_PAUSE_S: Final = 1.0
 # Memory of a session's own pauses, in turns.
 _PAUSE_MEMORY: Final = 8.0
-# No session of a kind is believed to come back until some have shown it: agents do within seconds, and single questions never do. So many
-# rests without a return are presumed, and so many rests are remembered.
+# No session of a kind is believed to come back until some have shown it: agents do within seconds, and single questions
+# never do. So many rests without a return are presumed, and so many rests are remembered.
 _PRESUMED_RESTS, _REST_MEMORY = 5.0, 100.0
-# The earlier prompt is at least half of one that goes on from it: a common beginning is no session. And where less than half of what is
-# believed to be held is found, the index is wrong, and nothing is protected for its sake.
+# The earlier prompt is at least half of one that goes on from it: a common beginning is no session. And where less than
+# half of what is believed to be held is found, the index is wrong, and nothing is protected for its sake.
 _MOST_OF_IT: Final = 0.5
 MOST_PASSED_OVER: Final = LOOKED_AT
 """So many queued requests at most let later ones go, as full engines hold their prompts or are full of live sessions; the next takes what there is, or is refused."""
@@ -75,10 +78,11 @@ class _Kind:
 class LiveSession:
     """One session: its tenant, lane and `kind`, its context on one engine, and its `turns` that are queued or run; it rests without any.
 
-    Of one kind are those of a lane that have come back, of two more those that have not yet: with a name, and without one as prompts that never will.
+    Of one kind are those of a lane that have come back, of two more those that have not yet: with a name, and without
+    one as prompts that never will.
 
-    It `is_over` once its lease has ended, until it goes on. `alone_s` is how long its prompt takes to read that counts as one of no session,
-    since `alone_at`: a first one without a name.
+    It `is_over` once its lease has ended, until it goes on. `alone_s` is how long its prompt takes to read that counts
+    as one of no session, since `alone_at`: a first one without a name.
     """
 
     def __init__(self, key: int, tenant: str, lane: str, kind: _Kind) -> None:

@@ -1,6 +1,7 @@
 """How big is it, and how long will it take?
 
-Each estimator starts from what is believed and forgets what is old, as `measure.MEMORY` says; its numbers stand here, once for all.
+Each estimator starts from what is believed and forgets what is old, as `measure.MEMORY` says; its numbers stand here,
+once for all.
 """
 
 from typing import Final

@@ -1,9 +1,10 @@
 """How long will the answer be: learned from the answers to requests like it.
 
-Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`), below it (model, tenant, lane), (model, lane), (model), and
-at the bottom the prior min(`max_tokens`, 256). A key is believed the more the more answers it has had, what lies below it by the
-rest. The tenant has a level of its own because setting `max_tokens` exactly is a habit of one tenant's code. Requests without
-`max_tokens` have keys of their own on every level: the answers of the others are cut off.
+Keys form a hierarchy: (model, tenant, lane, log2 class of `max_tokens`), below it (model, tenant, lane), (model, lane),
+(model), and at the bottom the prior min(`max_tokens`, 256). A key is believed the more the more answers it has had,
+what lies below it by the rest. The tenant has a level of its own because setting `max_tokens` exactly is a habit of one
+tenant's code. Requests without `max_tokens` have keys of their own on every level: the answers of the others are cut
+off.
 """
 
 from collections.abc import Iterable, Iterator
@@ -154,9 +155,10 @@ _NEW_SHARE: Final = 1.0 / 16.0
 class LengthPredictor:
     """One key's answers and what they say of the next, mixed with what its `parent`, the level below, says.
 
-    Where clients set `max_tokens` exactly, answers are as long as that; where all send 4096 it says nothing. So a key keeps a
-    sketch of the output and one of output / `max_tokens`, and predicts by the one that varies less in logarithms. Lengths are output tokens. `trend` says how the answers of its lane go with prompts, `first` what the lane's first
-    answers say of means. The level that `is_tenant` teaches the trend.
+    Where clients set `max_tokens` exactly, answers are as long as that; where all send 4096 it says nothing. So a key
+    keeps a sketch of the output and one of output / `max_tokens`, and predicts by the one that varies less in
+    logarithms. Lengths are output tokens. `trend` says how the answers of its lane go with prompts, `first` what the
+    lane's first answers say of means. The level that `is_tenant` teaches the trend.
     """
 
     def __init__(

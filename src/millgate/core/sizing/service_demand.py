@@ -8,9 +8,10 @@ Doors that see the text of a prompt tell its shape, and each model has a line ov
 Of other arrivals only bytes are known: the ratio of a model and its users is stable (English prose is near 4 bytes a token, code
 and CJK lie lower). Tokens that do not come from text (the parts of an image, of a recording) are counted by the caller.
 
-How fast an engine reads and writes, how far it is with the prompts that it has, and how long permits last, is learned per engine.
-TTFT = a + b x uncached prompt tokens. TPOT = c + d x running streams (the linear parts of the step-time models in `engine/profile`;
-the attention terms are small against what queueing adds). Both lines start at the prior of the engine's profile.
+How fast an engine reads and writes, how far it is with the prompts that it has, and how long permits last, is learned
+per engine. TTFT = a + b x uncached prompt tokens. TPOT = c + d x running streams (the linear parts of the step-time
+models in `engine/profile`; the attention terms are small against what queueing adds). Both lines start at the prior of
+the engine's profile.
 """
 
 from bisect import bisect_left, bisect_right, insort

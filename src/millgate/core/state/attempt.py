@@ -118,12 +118,13 @@ def _begins_anew(first_seen: float, told: Appointment | None, settings: LaneSett
 class Request(Queued):
     """One request; absolute core seconds, tokens over all its answers, bytes. It is what a queue orders (`queues.base.Queued`).
 
-    `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. Its prompt is known by
-    `marks`, and an engine held `cached_tokens` of it when it came, the others are `unread_tokens`. `lane_deadline`
-    is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which engines may serve it, and
-    `queue` where it waits if it must; `classed` says why it is in its lane, where its size decided that. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same
-    as the orders rank it (0 where it is back when promised), `service_s` the time that its streams are out, as the early warning
-    counts it and lines are summed up.
+    `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. Its
+    prompt is known by `marks`, and an engine held `cached_tokens` of it when it came, the others are `unread_tokens`.
+    `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which
+    engines may serve it, and `queue` where it waits if it must; `classed` says why it is in its lane, where its size
+    decided that. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the
+    orders rank it (0 where it is back when promised), `service_s` the time that its streams are out, as the early
+    warning counts it and lines are summed up.
     """
 
     def __init__(
@@ -258,12 +259,13 @@ class Request(Queued):
 class Attempt:
     """One attempt from the time at which it was queued or admitted to its last release; absolute core seconds.
 
-    `serial` is the order in which attempts were taken in. `foreseen_tokens` are expected of it where it is admitted: as its
-    request says, or what its first try has taught. `engine` has its `permit`, the last one if it is over. `tried` is the engine
-    that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the `reservation`.
-    An engine that has said how long the prompt is, has told `prompt_told` and `cached_told`.
-    Where another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over; a `lost_reader` has failed it. It was queued
-    last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`; `window_until` is when the batch window lets it go.
+    `serial` is the order in which attempts were taken in. `foreseen_tokens` are expected of it where it is admitted: as
+    its request says, or what its first try has taught. `engine` has its `permit`, the last one if it is over. `tried`
+    is the engine that failed it before it had anything of it; there is no third try. Its tenant's quotas hold the
+    `reservation`. An engine that has said how long the prompt is, has told `prompt_told` and `cached_told`. Where
+    another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over; a `lost_reader`
+    has failed it. It was queued last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`;
+    `window_until` is when the batch window lets it go.
     """
 
     def __init__(self, request: Request, serial: int) -> None:

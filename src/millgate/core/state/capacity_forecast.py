@@ -1,19 +1,19 @@
 """When will permits come free? Read off the running work, and off how fast a full gate empties.
 
-With N permits out, the first N places open when the running work is expected to end. The requests in line are known
-by the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
+With N permits out, the first N places open when the running work is expected to end. The requests in line are known by
+the length that is foreseen for them, so each takes the permit that comes free first and has it for so long (list
 scheduling: Graham 1966). Of those beyond the first `LISTED` the sum of their lengths says as much, a round of N at a
 time. Where lengths are known that is exact, for one stream as for many. Where only a mean is, it is right on average,
-and what remains of the running work is read off how long permits have lasted (`sizing/service_demand`): a permit that has run for
-the mean of very uneven answers is not about to end. One that outlives its expectation by d is expected to take d more and the
-least hint that there is: the doubling rule, which fits an engine that is a little slow and a heavy tail alike. Where only the prefill meter is full, a place opens as soon as the
-prompts before it are read.
+and what remains of the running work is read off how long permits have lasted (`sizing/service_demand`): a permit that
+has run for the mean of very uneven answers is not about to end. One that outlives its expectation by d is expected to
+take d more and the least hint that there is: the doubling rule, which fits an engine that is a little slow and a heavy
+tail alike. Where only the prefill meter is full, a place opens as soon as the prompts before it are read.
 
-The expected ends are kept in a sorted list. A permit that starts, gets its first token or ends is only noted, and the list is
-brought up to date when it is asked for: a gate that refuses nothing pays one append. The ends rest on each engine's
-*pace*, its learned TPOT as it was read when, over all engines, an eighth of the running streams had answered since
-the last reading: re-sorting a thousand streams at every answer would cost more than the rest of the decision. All of it is a cache:
-asking, or not, changes no answer.
+The expected ends are kept in a sorted list. A permit that starts, gets its first token or ends is only noted, and the
+list is brought up to date when it is asked for: a gate that refuses nothing pays one append. The ends rest on each
+engine's *pace*, its learned TPOT as it was read when, over all engines, an eighth of the running streams had answered
+since the last reading: re-sorting a thousand streams at every answer would cost more than the rest of the decision. All
+of it is a cache: asking, or not, changes no answer.
 """
 
 from array import array
@@ -137,8 +137,9 @@ class CapacityForecast:
         """Return the expected time until there is a permit of so many KV tokens behind so much work, in seconds of permits.
 
         `first` are the first of those ahead, next first, in parts of a second (`tickets.WORK_PARTS`); each takes the
-        permit that comes free first, as far as that `share` of them is expected to come. So many are `free` already, and wait for prompts alone.
-        Where memory binds, the running permits leave room to as many usual ones as their tokens make, and a large one waits for several to end.
+        permit that comes free first, as far as that `share` of them is expected to come. So many are `free` already,
+        and wait for prompts alone. Where memory binds, the running permits leave room to as many usual ones as their
+        tokens make, and a large one waits for several to end.
         """
         drains = self._drains()
         usual_s, dearness = max(LEAST_WORK_S, drains.usual_work_s), drains.dearness

@@ -13,8 +13,9 @@ from millgate.core.settings import Labels
 from millgate.core.state.engine import Engine, Permit, ends_but_for_memory
 from millgate.core.words import KvTransfer, Role
 
-# Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 450 GB/s within a host
-# (NVLink), 50 within a rack (400 Gb/s), 12.5 within a zone (100 Gb/s), and between zones two fifths of that, as llm-d's scorer has it.
+# Before any transfer was seen: 20 ms to set one up, and 320 KB a token (70 billion parameters, 16 bits) over 450 GB/s
+# within a host (NVLink), 50 within a rack (400 Gb/s), 12.5 within a zone (100 Gb/s), and between zones two fifths of
+# that, as llm-d's scorer has it.
 _SETUP_S: Final = 0.02
 _PER_TOKEN_S: Final[tuple[float, ...]] = (7.2e-7, 6.5e-6, 2.6e-5, 6.5e-5)
 
@@ -86,8 +87,9 @@ class PrefillLeg:
 class Legs:
     """First legs that end by time alone, at `due_at` the next of them; what became of all, and how long a transfer takes.
 
-    `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were never fetched.
-    `by_role` counts legs on engines that do one of the two only, or also. What ended by time alone `gave_back` room.
+    `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were
+    never fetched. `by_role` counts legs on engines that do one of the two only, or also. What ended by time alone
+    `gave_back` room.
     """
 
     def __init__(self) -> None:

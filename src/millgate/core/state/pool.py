@@ -23,10 +23,11 @@ from millgate.core.state.leg import may_be_two
 from millgate.core.tickets import TOLERANCE_S
 from millgate.core.tickets.appointments import Appointments
 
-# What one outcome weighs over the permits that end during a hint, and the share of promises that may be broken. Of ten nine are to be kept
-# within minutes, and the waits go on growing until of twenty one is broken. `python -m lab run hints`, 16 streams, 8 tenants, half of
-# the users staying away, twice the capacity: 92 and 91 % kept, lengths known and not, at 0.6 % idle. With 0.6 and 0.03 it would be 97
-# and 95 %, and four streams before equal answers would idle a tenth of the time (`tests/lab/experiments/test_hints.py`).
+# What one outcome weighs over the permits that end during a hint, and the share of promises that may be broken. Of ten
+# nine are to be kept within minutes, and the waits go on growing until of twenty one is broken. `python -m lab run
+# hints`, 16 streams, 8 tenants, half of the users staying away, twice the capacity: 92 and 91 % kept, lengths known and
+# not, at 0.6 % idle. With 0.6 and 0.03 it would be 97 and 95 %, and four streams before equal answers would idle a
+# tenth of the time (`tests/lab/experiments/test_hints.py`).
 _GAIN: Final = 0.4
 _BROKEN_SHARE: Final = 0.05
 
@@ -34,10 +35,11 @@ _BROKEN_SHARE: Final = 0.05
 class Overtaking:
     """The share by which waits are stretched where newcomers overtake, 0 to 1; `per_s` is how many permits a second end.
 
-    A newcomer whose tenant has no appointment stands before clients that were already told a time, newcomers take the streams of
-    clients that stay away, and small ones the memory that is left over. How many will come is not known. So waits are stretched until most clients that return on time are admitted, and less as soon as
-    newcomers find a stream free while clients that were told to come later are away. An outcome weighs the less the more permits
-    end during its hint, as the gain of an integrating controller falls with the delay of its loop (Ziegler and Nichols, 1942).
+    A newcomer whose tenant has no appointment stands before clients that were already told a time, newcomers take the
+    streams of clients that stay away, and small ones the memory that is left over. How many will come is not known. So
+    waits are stretched until most clients that return on time are admitted, and less as soon as newcomers find a stream
+    free while clients that were told to come later are away. An outcome weighs the less the more permits end during its
+    hint, as the gain of an integrating controller falls with the delay of its loop (Ziegler and Nichols, 1942).
     """
 
     def __init__(self) -> None:

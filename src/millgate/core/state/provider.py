@@ -14,7 +14,8 @@ from millgate.core.tickets import SOONEST_RETURN_S
 from millgate.core.words import FailureKind
 
 # Refusals come at once: a trial that has not failed by now is being answered, however long that takes. Pauses between
-# trials double up to it, where those of the breaker begin: single requests do no harm, and an outage should hardly outlast its cause.
+# trials double up to it, where those of the breaker begin: single requests do no harm, and an outage should hardly
+# outlast its cause.
 _PATIENCE_S = BREAKER_PAUSE_S
 # One connection may be lost in the net; after so many in a row no request is kept waiting.
 _UNREACHED = 2

@@ -72,17 +72,18 @@ def shortest_kept_s(latest_s: float) -> float:
 class ReturnRecord:
     """One yielded or departed request that may return; absolute core seconds.
 
-    `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for
-    a record without an appointment; `told_at` is when a client was asked back that has none, as by a quota.
-    `open_until` is when its appointment lapses, in the line of engines or of a quota, 0 without one; recognition lasts from `known_from` until `known_until`, which is not
-    before `open_until`. `lined_up_at` is the age by which it stands in the line: None for `first_seen`, later for a
-    request that came too early too often. `early_returns` counts how often it was back before its hint. `turn` is its
-    turn in the fair line, handed in again when the request is refused again; 0 has one given. `slot` is where
-    `Appointments` keeps it, -1 for what is not kept. `work_s` is how long it will have a permit. `as_old_as` is the age
-    by which queues rank it, `first_seen` or older; handed in it is the oldest that it may be. `kind` says how its client
-    was known, for its `Attendance`, and `share` which part of the line was expected to return when it was told.
-    `is_shared` says that others with the same body are away as well, `lane` is the tag of the lane that it was in.
-    `appointment` is what its client was told, whether or not it stands in the line; None where it hung up.
+    `number` is the arrival number of the request's first known attempt: it orders equal ages. `due_at` is None for a
+    record without an appointment; `told_at` is when a client was asked back that has none, as by a quota. `open_until`
+    is when its appointment lapses, in the line of engines or of a quota, 0 without one; recognition lasts from
+    `known_from` until `known_until`, which is not before `open_until`. `lined_up_at` is the age by which it stands in
+    the line: None for `first_seen`, later for a request that came too early too often. `early_returns` counts how often
+    it was back before its hint. `turn` is its turn in the fair line, handed in again when the request is refused again;
+    0 has one given. `slot` is where `Appointments` keeps it, -1 for what is not kept. `work_s` is how long it will have
+    a permit. `as_old_as` is the age by which queues rank it, `first_seen` or older; handed in it is the oldest that it
+    may be. `kind` says how its client was known, for its `Attendance`, and `share` which part of the line was expected
+    to return when it was told. `is_shared` says that others with the same body are away as well, `lane` is the tag of
+    the lane that it was in. `appointment` is what its client was told, whether or not it stands in the line; None where
+    it hung up.
     """
 
     def __init__(
@@ -160,8 +161,9 @@ NUMBER_BITS: Final = 21
 # short lines of ten thousand tenants took 6 MB more. A line that has shrunk to a quarter of it is short again.
 _SHORT: Final = 32
 # A row is what forgets a record (the keys of its appointment, or 0 without one; known until when; the fingerprint), and
-# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the line
-# expected to return, early returns, the lane, whether told without an appointment, 2 for one that a quota's line has, and last the kind of client).
+# what `match` wants besides (number, first seen, as old as, lined up, known from, due or told or nan, the share of the
+# line expected to return, early returns, the lane, whether told without an appointment, 2 for one that a quota's line
+# has, and last the kind of client).
 _ROW: Final = Struct("@qqdQqdddddfIIBB")
 _ENDING: Final = Struct("@qqdQ")
 _KEY: Final = Struct("@q")

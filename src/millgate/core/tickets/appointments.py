@@ -312,8 +312,8 @@ class Appointments:
         line = self._lines.get(record.tenant)
         if line is None:
             self._lines_begun += 1
-            # Mixed into a fingerprint it gives a number that is computed with without an allocation. What two tenants' bodies have in
-            # common by chance is looked at.
+            # Mixed into a fingerprint it gives a number that is computed with without an allocation. What two tenants'
+            # bodies have in common by chance is looked at.
             mark = self._lines_begun << NUMBER_BITS
             line = self._lines[record.tenant] = TenantRecords(record.tenant, mark, self._slots)
         number = record.number

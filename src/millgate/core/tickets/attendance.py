@@ -44,8 +44,9 @@ class Attendance:
     An appointment is attended when its client is back before it lapses. The share is the mean of a Beta distribution whose
     counts forget (Beta-Bernoulli with discounting: West and Harrison 1997); a tenant's starts from its kind's own.
 
-    Replicas of a cluster share what they learn: a client may come to another replica than the one that told it. There all kinds have the
-    share of the whole cluster, and each tenant that has a line of its own has its own. `here` is the part of the last few that was attended here.
+    Replicas of a cluster share what they learn: a client may come to another replica than the one that told it. There
+    all kinds have the share of the whole cluster, and each tenant that has a line of its own has its own. `here` is the
+    part of the last few that was attended here.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,8 @@ class Attendance:
             still_open = opened - (lapsed.count(kind) if lapsed else 0)
             if still_open:
                 number += still_open
-                # Of one kind alone exactly its share: a sum over a count is another number with each count, and has the forecast made anew.
+                # Of one kind alone exactly its share: a sum over a count is another number with each count, and has the
+                # forecast made anew.
                 expected += (self._share_of(kind, lapsed) - expected) * (float(still_open) / float(number))
         return expected if number else 1.0
 

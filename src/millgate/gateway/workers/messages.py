@@ -62,8 +62,10 @@ class Recipe(NamedTuple):
 class WorkerStart(NamedTuple):
     """What a worker needs to serve: `slot` counts the addresses' sockets from 0, `number` all workers from 1.
 
-    `http` and `line` are the descriptors of the doors' sockets by slot, `line` empty without a line door. `store` is the address of
-    the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration names no key, and hides the credentials that tenants are named by. `version` is the supervisor's: another one's messages may mean something else.
+    `http` and `line` are the descriptors of the doors' sockets by slot, `line` empty without a line door. `store` is
+    the address of the supervisor's store, empty where there is none, `ticket_key` signs tickets where the configuration
+    names no key, and hides the credentials that tenants are named by. `version` is the supervisor's: another one's
+    messages may mean something else.
     """
 
     slot: int

@@ -33,8 +33,9 @@ async def serve_workers(
 ) -> ProcessEnding:
     """Serve with so many workers until SIGTERM or SIGINT (see `Supervisor.run`, which says what it raises).
 
-    Each worker makes its configuration by `recipe`. They share `store`, None where the configuration names one of its own. `on_ready` is told what a worker says and the port of the admin door.
-    Raises OSError when an address is taken or not ours.
+    Each worker makes its configuration by `recipe`. They share `store`, None where the configuration names one of its
+    own. `on_ready` is told what a worker says and the port of the admin door. Raises OSError when an address is taken
+    or not ours.
     """
     log, notifier = ProcessLog(), Notifier()
     if settings.quotas_file is not None:

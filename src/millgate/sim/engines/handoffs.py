@@ -1,7 +1,8 @@
 """Prompts that one simulated engine reads for another: the governor says which two, and this carries the KV from one to the other.
 
-The engine that reads keeps the prompt's blocks until the other one's first token. Where its answer never comes, or the client leaves in between, it
-keeps them to the end of the lease. Every reading engine has a link of its own, and one more where it sends at another speed. Blocks on the other engine are taken when the KV is there.
+The engine that reads keeps the prompt's blocks until the other one's first token. Where its answer never comes, or the
+client leaves in between, it keeps them to the end of the lease. Every reading engine has a link of its own, and one
+more where it sends at another speed. Blocks on the other engine are taken when the KV is there.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -55,8 +56,8 @@ class _UnderWay:
 class PromptTransfers:
     """Runs first legs, and starts second ones; is the listener to engines that only read.
 
-    `links` are those between a reader and a writer that are not as `link` says. Where a reader of those that are `paired` (SGLang) fails a
-    request, that is `lost`.
+    `links` are those between a reader and a writer that are not as `link` says. Where a reader of those that are
+    `paired` (SGLang) fails a request, that is `lost`.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """What tensor parallelism costs beside its kernels: the all-reduce after attention, after the feed-forward part, and of the embedding.
 
-An all-reduce of b bytes over p devices takes a fixed time and 2 (p - 1) / p x b over a bandwidth. It is a ring (Patarasuk and Yuan, Journal
-of Parallel and Distributed Computing, 2009). Both numbers are fits to published measurements of the collective alone, for each kind of
-link; a run's own measurements (`_all_reduce.csv`) take their place.
+An all-reduce of b bytes over p devices takes a fixed time and 2 (p - 1) / p x b over a bandwidth. It is a ring
+(Patarasuk and Yuan, Journal of Parallel and Distributed Computing, 2009). Both numbers are fits to published
+measurements of the collective alone, for each kind of link; a run's own measurements (`_all_reduce.csv`) take their
+place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,13 +22,14 @@ class Link(NamedTuple):
     bytes_per_s: float
 
 
-# The engine's own kernel is soon there and NCCL moves more: of both ways the faster is taken, as engines choose by size. The kernel:
-# vLLM 0.20's in a CUDA graph on two, four and eight devices, 16 KB to 8 MB, within 30 % of AIConfigurator's tables (Apache-2.0) of H100
-# and A100. NCCL: within 25 % of what Vidur (MIT) measured for the layers of a 70B model from 8 MB on.
+# The engine's own kernel is soon there and NCCL moves more: of both ways the faster is taken, as engines choose by
+# size. The kernel: vLLM 0.20's in a CUDA graph on two, four and eight devices, 16 KB to 8 MB, within 30 % of
+# AIConfigurator's tables (Apache-2.0) of H100 and A100. NCCL: within 25 % of what Vidur (MIT) measured for the layers
+# of a 70B model from 8 MB on.
 _NVLINK_4: Final = (Link(4.6e-6, 140e9), Link(35e-6, 366e9))
 _NVLINK_3: Final = (Link(5.2e-6, 90e9), Link(30e-6, 152e9))
-# NCCL in a CUDA graph on two RTX PRO 6000, 4 KB to 20 MB: within 10 % of LLMServingSim's measurement (MIT). The generation before has
-# half the bandwidth by its standard.
+# NCCL in a CUDA graph on two RTX PRO 6000, 4 KB to 20 MB: within 10 % of LLMServingSim's measurement (MIT). The
+# generation before has half the bandwidth by its standard.
 _PCIE_5: Final = (Link(12.7e-6, 36e9),)
 _PCIE_4: Final = (Link(12.7e-6, 18e9),)
 # By what is in a device's name, longest first.
@@ -64,8 +66,8 @@ class AllReduce:
 def find_links(device: str, cluster: Mapping[str, Any]) -> tuple[Link, ...]:
     """Return the ways between devices of this name; else that of the cluster's description, else PCIe 5.
 
-    `link_bw` (GB/s) and `link_latency` (ns, of each of a ring's two phases) stand in descriptions of single devices too, where they
-    measure nothing, so a device that is known comes first.
+    `link_bw` (GB/s) and `link_latency` (ns, of each of a ring's two phases) stand in descriptions of single devices
+    too, where they measure nothing, so a device that is known comes first.
     """
     name = "".join(each for each in device.lower() if each.isalnum())
     known = [each for each in _BY_DEVICE if each in name]

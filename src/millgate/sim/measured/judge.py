@@ -15,8 +15,8 @@ from millgate.sim.measured.model import KernelModel
 from millgate.sim.measured.record import Served
 from millgate.sim.measured.run import MeasuredRun
 
-# Twice the host overhead of the slowest engine seen, transformers' continuous batching; below nothing the tables were too slow, by
-# at most this share of the shortest step.
+# Twice the host overhead of the slowest engine seen, transformers' continuous batching; below nothing the tables were
+# too slow, by at most this share of the shortest step.
 _MOST_MS = 100.0
 _MOST_TOO_SLOW = 0.5
 _PRECISION_MS = 0.01

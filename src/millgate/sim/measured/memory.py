@@ -1,8 +1,9 @@
 """How many tokens fit into an engine's KV cache, where its record does not say: a rule, with its error.
 
-Per device: tokens = (memory x share - what vLLM keeps - weights / devices) / KV bytes of a token; of KV heads each device has its part
-and one at least. Against eight of vLLM's own counts the rule is off by -3 to +1.5 % (docs/simulator.md). It is as right as the memory and
-the share that it is told. With a tenth of the tokens more or less a run that is short of memory is quite another.
+Per device: tokens = (memory x share - what vLLM keeps - weights / devices) / KV bytes of a token; of KV heads each
+device has its part and one at least. Against eight of vLLM's own counts the rule is off by -3 to +1.5 %
+(docs/simulator.md). It is as right as the memory and the share that it is told. With a tenth of the tokens more or less
+a run that is short of memory is quite another.
 """
 
 from collections.abc import Sequence
@@ -24,8 +25,8 @@ _MOMENTS = 200
 def usable_bytes(device_bytes: float, share: float | None, described: float | None) -> float:
     """Return what weights and KV cache may take of one device.
 
-    `share` is what the engine was told to take, what it keeps included; `described` what a description of the device says is left for
-    weights and KV cache (LLMServingSim's `mem_util`; commonly vLLM's share, copied).
+    `share` is what the engine was told to take, what it keeps included; `described` what a description of the device
+    says is left for weights and KV cache (LLMServingSim's `mem_util`; commonly vLLM's share, copied).
     """
     taken = share or max(_SHARE, described or 0.0)
     left = device_bytes * taken - _KEPT_BYTES

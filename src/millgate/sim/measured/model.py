@@ -1,7 +1,8 @@
 """A step-time model made of measured kernels: dense layers, attention, head and sampler, each from its table.
 
-A step costs `layers` x (dense layers at the tokens of the step + attention) + what runs once (embedding, last
-norm, head, sampler) + the all-reduces of tensor parallelism + a host overhead. Nothing is fitted but, if asked for, that overhead.
+A step costs `layers` x (dense layers at the tokens of the step + attention) + what runs once (embedding, last norm,
+head, sampler) + the all-reduces of tensor parallelism + a host overhead. Nothing is fitted but, if asked for, that
+overhead.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,8 @@
 """What an engine says of itself in a run's `_meta.json`: its limits, its KV memory, over how many devices it is spread.
 
-Each setting may stand in `engine_kwargs` (what it was started with) or in the `resolved_config` of newer records (what vLLM made of it).
-What is missing or null is left to the configuration and to what the run shows. MeasuredError names a field that cannot be.
+Each setting may stand in `engine_kwargs` (what it was started with) or in the `resolved_config` of newer records (what
+vLLM made of it). What is missing or null is left to the configuration and to what the run shows. MeasuredError names a
+field that cannot be.
 """
 
 import json

@@ -5,8 +5,8 @@ configuration where that says, else from what the run itself shows. The budget i
 were timed, the batch the most sequences that ever ran together. KV memory is the record's number of blocks, or computed from
 the device's memory.
 
-A run over several devices (`tensor_parallel_size`) is one of a part of each layer, its KV heads and its all-reduces. Kernels that were
-timed at its degree (`_tp2_dense.csv`) are taken as they are, those of fewer devices are divided.
+A run over several devices (`tensor_parallel_size`) is one of a part of each layer, its KV heads and its all-reduces.
+Kernels that were timed at its degree (`_tp2_dense.csv`) are taken as they are, those of fewer devices are divided.
 """
 
 import json
@@ -24,7 +24,8 @@ from millgate.sim.measured.model import KernelModel, divided
 from millgate.sim.measured.record import EngineRecord, Served, count, read_requests, table
 from millgate.sim.measured.tables import Grid, MeasuredError, read_attention, read_layers
 
-# What a step takes beside its kernels, by the sequences that get a token: BLIS's fit to its own vLLM runs, 126 us and 4.42 us for each.
+# What a step takes beside its kernels, by the sequences that get a token: BLIS's fit to its own vLLM runs, 126 us and
+# 4.42 us for each.
 _HOST = Grid([((0.0,), 126e-6), ((1.0,), 130.42e-6)])
 _DEGREE = re.compile(r"_tp(\d+)_")
 

@@ -1,8 +1,8 @@
 """Kernel timings as tables, with linear interpolation between what was measured.
 
-Three tables describe one model on one device. They are *dense* layers by tokens in the step, and *per
-sequence* layers by sequences that get a token. The third is *attention* by prompt chunk, tokens before it, decoding sequences and their mean
-context. Beyond the last measured point the last piece is continued, below the first the first value stands: a
+Three tables describe one model on one device. They are *dense* layers by tokens in the step, and *per sequence* layers
+by sequences that get a token. The third is *attention* by prompt chunk, tokens before it, decoding sequences and their
+mean context. Beyond the last measured point the last piece is continued, below the first the first value stands: a
 kernel has a floor.
 """
 

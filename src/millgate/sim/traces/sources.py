@@ -39,10 +39,10 @@ class AgentSession(NamedTuple):
 def read_sessions(path: Path) -> Iterator[AgentSession]:
     """Yield the sessions of coding agents in a file, one JSON object a line; TraceError names the line that makes no sense.
 
-    Source: callanjfox/kv-cache-tester, Apache-2.0 (Claude Code sessions), compacted: the 512-token blocks of every prompt by
-    number, which count from 0 in every session; blocks of different sessions are unrelated. The partial last block of a
-    prompt has no number. A turn's think time lies between the end of the turn before and its own beginning. Turns of subagents are
-    played where they were recorded, one after the other with those of their parent.
+    Source: callanjfox/kv-cache-tester, Apache-2.0 (Claude Code sessions), compacted: the 512-token blocks of every
+    prompt by number, which count from 0 in every session; blocks of different sessions are unrelated. The partial last
+    block of a prompt has no number. A turn's think time lies between the end of the turn before and its own beginning.
+    Turns of subagents are played where they were recorded, one after the other with those of their parent.
     """
     for number, line in read_lines(path, _Session, "session"):
         if line.block_tokens != PREFIX_UNIT_TOKENS:

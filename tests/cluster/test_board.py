@@ -133,7 +133,7 @@ class _Paper:
         if said:
             self.said.append((replica, said))
         others = tuple(each for who, each in self.said[int(place or 0) :] if who != replica)
-        return Heard(others, str(len(self.said)))
+        return Heard(others, str(max(int(place or 0), len(self.said))))
 
 
 def _refused(news: ToldNews, body: bytes) -> None:
@@ -172,6 +172,24 @@ def test_news_are_said_once_bounded_and_garbage_is_passed_over() -> None:
         await one.leave()
         await two.exchange()
         assert len(two.clients) == MOST_SAID + 1
+
+    run(body())
+
+
+def test_a_board_that_begins_anew_with_lesser_places_is_read_after_two_minutes() -> None:
+    async def body() -> None:
+        board, now = _Paper(), 0.0
+        one, two = (ToldNews(board, name, b"k" * 32, 60.0, lambda: now) for name in ("one", "two"))
+        for number in range(5):
+            _refused(one, b"%d" % number)
+            await one.exchange()
+        await two.exchange()
+        board.said.clear()
+        _refused(one, b"anew")
+        await one.exchange()
+        for now in (60.0, 121.0, 122.0):  # noqa: B007 - the clock of both
+            await two.exchange()
+        assert len(two.clients) == 6
 
     run(body())
 

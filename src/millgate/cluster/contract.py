@@ -20,6 +20,9 @@ from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import quote
 
+KEPT_S: Final = 120.0
+"""A board ends when nothing has been put on it for so long: twice the longest hint."""
+
 
 class Kind(StrEnum):
     """What kind of number is shared; a key starts with it."""

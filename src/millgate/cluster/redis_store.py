@@ -17,6 +17,7 @@ from redis.asyncio.sentinel import MasterNotFoundError
 
 from millgate.cluster.connect import RedisClient
 from millgate.cluster.contract import (
+    KEPT_S,
     BoardRefusedError,
     FencedError,
     Granted,
@@ -151,7 +152,7 @@ class RedisStore:
         """Put up what is `said` and return what others have said since (`Board`); the leases' breaker says whether Redis is asked at all."""
         if self._breaker.is_open or not self._is_connected:
             raise StoreUnavailableError(self._problem)
-        asked = replica, said, place or "0", str(MOST_KEPT), str(_MOST_READ)
+        asked = replica, said, place or "0", str(MOST_KEPT), str(_MOST_READ), str(int(KEPT_S * 1000))
         try:
             found = await _within(self._timeout_s, self._evaluate(self._board, asked))
         except _ERRORS as problem:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from millgate.cluster.contract import Board, BoardRefusedError, StoreUnavailableError
+from millgate.cluster.contract import KEPT_S, Board, BoardRefusedError, StoreUnavailableError
 from millgate.servers.requests.told_clients import ToldClient, ToldClients, encode_told, read_told
 
 MOST_SAID: Final = 500
@@ -31,9 +31,10 @@ class ToldNews:
     ) -> None:
         self.clients = ToldClients(key, self._tell, now)
         self.on_problem: Callable[[str], None] = lambda _why: None
-        self._board, self._replica, self._pause_s = board, replica, pause_s
+        self._board, self._replica, self._pause_s, self._now = board, replica, pause_s, now
         self._untold: list[ToldClient] = []
         self._place = self._problem = ""
+        self._moved_at = now()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -64,12 +65,20 @@ class ToldNews:
         except StoreUnavailableError:
             return
         self._turned("")
-        self._place = heard.place
+        self._go_on_from(heard.place)
         for said in heard.said:
             # What another version says is nothing that this one knows.
             with contextlib.suppress(msgspec.MsgspecError):
                 for client in read_told(said):
                     self.clients.learn(client)
+
+    def _go_on_from(self, place: str) -> None:
+        """Note what is read. A board on which nothing is put for so long is over, and the places of a new one may be less where the store's clock went back."""
+        now = self._now()
+        if place != self._place:
+            self._place, self._moved_at = place, now
+        elif now - self._moved_at > KEPT_S:
+            self._place = ""
 
     async def _run(self) -> None:
         while True:

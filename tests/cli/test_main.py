@@ -71,6 +71,14 @@ def _ends() -> Iterator[None]:
             "--upstream: engines[0].url: 'localhost:8000' is not an address",
         ),
         (
+            ["serve", "gate.yaml"],
+            "unexpected extra argument(s) (gate.yaml): a file is given with --config FILE",
+        ),
+        (["config", "show", "gate.yaml"], "(gate.yaml): a file is given with --config FILE"),
+        (["key", "check", "mgk_k"], "(mgk_k): a file is given with --config FILE, the key on standard input"),
+        (["demo", "more"], "Got unexpected extra argument(s) (more)\n"),
+        (["check", "/dev/null"], "/dev/null: engines: is missing: name an engine"),
+        (
             ["serve", "--set", "listen.prot=1", *UPSTREAM],
             "--set listen.prot: listen.prot: is not a setting; did you mean `port`?",
         ),
@@ -279,6 +287,25 @@ def test_every_command_explains_itself_and_stands_in_the_help(command: str, caps
 
     assert re.search(rf"Usage: .*\b{command}\b", alone)
     assert re.search(rf"^\W*{command}\s+\S", everything, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", [[], ["serve"], ["key", "check"]])
+def test_the_help_has_a_short_flag(command: list[str], capsys: Captured) -> None:
+    assert main([*command, "-h"]) == 0
+    short = capsys.readouterr().out
+    assert main([*command, "--help"]) == 0
+    assert capsys.readouterr().out == short
+
+
+def test_completion_is_of_the_command_whatever_started_it(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/millgate/__main__.py"])
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+
+    with pytest.raises(SystemExit):
+        main(["--show-completion", "bash"])
+    assert "complete -o default -F _millgate_completion millgate" in capsys.readouterr().out
 
 
 def test_no_command_at_all_is_shown_the_help_and_no_complaint(capsys: Captured) -> None:

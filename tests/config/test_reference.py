@@ -41,6 +41,16 @@ def test_every_setting_stands_in_the_page() -> None:
     assert missing == []
 
 
+def test_a_row_says_what_its_numbers_count() -> None:
+    rows = {row.split("`")[1]: row for row in render_page().splitlines() if row.startswith("| `")}
+
+    assert "| text | - | at most 4,096 characters |" in rows["records.log_attempts"]
+    assert "| text | - | at most 4,096 characters |" in rows["listen.tls.client_ca"]
+    assert "| map | - | at most 16 items |" in rows["limits.keep_alive"]
+    assert "| count | - | ≥ 0, ≤ 65535 |" in rows["extproc.health_port"]
+    assert "| `x-session-id`, `x-dynamo-session-id`, " in rows["listen.session_headers"]
+
+
 def test_the_json_schema_refuses_unknown_keys_and_needs_engines() -> None:
     schema = json.loads(json.dumps(Config.model_json_schema()))
 

@@ -62,6 +62,7 @@ def test_an_admission(
             due_at=due_at,
             classed=classed,
             candidates=(Candidate(engine, 1, 3, 2.0),),
+            first_seen=7.0,
         )
         plain = Admit(
             number,
@@ -73,6 +74,7 @@ def test_an_admission(
             due_at=due_at,
             classed=classed,
             candidates=(Candidate(engine, 1, 3, 2.0),),
+            first_seen=7.0,
         )
         _assert_equal(quick, plain)
 

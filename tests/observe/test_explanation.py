@@ -48,6 +48,23 @@ def test_a_refusal_by_one_of_several_quotas_names_the_one_that_is_short() -> Non
     )
 
 
+def test_a_request_that_is_back_says_when_its_first_attempt_came() -> None:
+    refused = Yield(1, Reason.QUEUE_FULL, 3.0, retry=True, value=4, bound=4, first_seen=7.5)
+    expired = Yield(1, Reason.EXPIRED, 0.0, retry=False, value=2.0, bound=5.0, first_seen=5.0)
+    admitted = Admit(1, (Leg("b", 1, 9, 5),), 0.5, 0.5, 19.0, due_at=9.0, first_seen=4.5)
+
+    assert sentence(refused, 10.0).endswith("its appointment is due; its first attempt came 2.5 s before")
+    assert sentence(expired, 10.0, was_queued=True).endswith("; its first attempt came 3.0 s before")
+    assert sentence(admitted, 10.0).endswith("after its hint; its first attempt came 5.0 s before")
+
+
+def test_a_first_attempt_says_nothing_of_itself() -> None:
+    refused = Yield(1, Reason.QUEUE_FULL, 3.0, retry=True, value=4, bound=4, first_seen=10.0)
+    admitted = Admit(1, (Leg("b", 1, 9, 5),), 0.5, 0.5, 19.0, first_seen=9.5)
+
+    assert "first attempt" not in sentence(refused, 10.0) + sentence(admitted, 10.0)
+
+
 def test_a_client_that_leaves_a_whole_answer_has_seen_none_of_it_whatever_was_written() -> None:
     """No first token of a whole answer is seen: 1,925 tokens were written while the prompt was read, as it seemed."""
     gone = Ended(1, Outcome.CLIENT_GONE, "i", "v", 0.0, 120.1, None, 104, 1925, Stage.PREFILL)

@@ -99,6 +99,7 @@ ADMIT: Fields = {
     "window_s": TIMES,
     "classed": MAYBE_CLASSED,
     "candidates": several(Candidate, CANDIDATE),
+    "first_seen": TIMES,
 }
 HOLD: Fields = {
     "attempt": ATTEMPTS,

@@ -56,6 +56,7 @@ def command_line(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
         epilog=EXIT_CODES_HELP,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_group)
     for name in names:
@@ -97,7 +98,7 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
         return carry_out(arguments)
     except TyperException as error:
         if message := error.format_message():  # without a command the help has been shown
-            print_error(message, as_json=speaks_json(arguments))
+            print_error(message + _remedy(error), as_json=speaks_json(arguments))
         return ExitCode.USAGE
     except CommandError as error:
         print_error(str(error), as_json=speaks_json(arguments))
@@ -115,6 +116,16 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
         return ExitCode.INTERRUPTED
 
 
+def _remedy(error: TyperException) -> str:
+    """Return what to write in place of a word that the command does not take."""
+    context = getattr(error, "ctx", None)
+    if context is None or "unexpected extra argument" not in error.message:
+        return ""
+    takes_file = any("--config" in parameter.opts for parameter in context.command.params)
+    file = ": a file is given with --config FILE" if takes_file else ""
+    return file + (", the key on standard input" if context.command_path == "millgate key check" else "")
+
+
 def _carry_out(arguments: Sequence[str]) -> int:
     # A gateway keeps what it has imported for as long as it serves. The help, and a mistyped command, need all names.
     asked = [name for name in arguments[:1] if name in COMMANDS]
@@ -128,7 +139,7 @@ def _carry_out(arguments: Sequence[str]) -> int:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             # By `__main__`; from now on there is something to tidy up.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        result = command(list(arguments), standalone_mode=False)
+        result = command(list(arguments), prog_name="millgate", standalone_mode=False)
     except ModuleNotFoundError as error:
         raise missing_extra(error, "".join(asked)) or error from None
     return result if isinstance(result, int) else ExitCode.OK

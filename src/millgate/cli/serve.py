@@ -74,13 +74,19 @@ HostOption = Annotated[str | None, typer.Option(help="Address to listen on.", sh
 
 MaxInflightOption = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Most streams at once, per engine.", show_default="asked or 64"),
+    typer.Option(
+        metavar="N",
+        help="Most answers that each engine generates at once.",
+        show_default="by the engine's KV cache; 256 if it does not tell",
+    ),
 ]
 
 MaxQueueOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N", help="Most attempts that wait; 0 queues none.", show_default="what can be served"
+        metavar="N",
+        help="Most requests that wait in each lane; 0 queues none.",
+        show_default="what can be served in time",
     ),
 ]
 

@@ -90,7 +90,8 @@ def all_metadata(field: FieldInfo) -> Iterator[Any]:
     """Yield every constraint of the setting, those inside `X | None` included."""
     yield from field.metadata
     for argument in get_args(field.annotation):
-        yield from getattr(argument, "__metadata__", ())
+        for item in getattr(argument, "__metadata__", ()):
+            yield from item.metadata if isinstance(item, FieldInfo) else (item,)
 
 
 def inner_section(annotation: Any) -> type[BaseModel] | None:

@@ -13,7 +13,7 @@ _SHOWN_DIGITS = 8
 
 
 class ListenTlsConfig(Section):
-    """TLS for clients of the HTTP door; files are read at the start and again at every reload."""
+    """TLS for the clients of this door; files are read at the start and again at every reload."""
 
     cert: FilePath = Field(description="Certificate of this gateway with its chain, PEM.")
     key: FilePath = Field(description="Private key of the certificate, PEM, without a passphrase.")

@@ -24,7 +24,7 @@ def read_document(text: str, source: str) -> Document:
     """
     data, places = _read(text, source)
     if data is None:
-        return Document({}, {})
+        return Document({}, {(): ValueOrigin(source)})
     if not isinstance(data, dict):
         message = "must be a mapping of settings, such as `engines:`"
         raise ConfigError(Problem(ValueOrigin(source, 1, 1), (), message))

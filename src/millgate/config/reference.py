@@ -32,11 +32,13 @@ in a file: a key that ends in `_env` names the environment variable that holds o
 - An *objective* is a duration, which is promised to 95 % of requests, or names its quantile, p50 to p99.9: `{p99: 2s}`, in one
   word `p99:2s`.
 - A *size* is bytes: `64KiB` is 65,536, `256MB` is 256,000,000.
+- A *map* is keys and values: `{/v1/chat/completions: 10s}` maps a path to a duration.
 - A key that is not listed here is an error, and so is a key given twice.
 
 The JSON Schema for editors is printed by `millgate config schema`.
 """
 
+_NONE = (None, "", (), PydanticUndefined)
 _BOUND_ATTRIBUTES = {Ge: "ge", Gt: "gt", Le: "le", MaxLen: "max_length"}
 
 
@@ -71,6 +73,8 @@ def _row(path: str, field: FieldInfo) -> str:
 def _kind(field: FieldInfo) -> str:
     if blame.inner_section(field.annotation) is not None:
         return "list" if get_origin(field.annotation) is tuple else "section"
+    if get_origin(field.annotation) is dict:
+        return "map"
     if blame.is_duration(field):
         return "duration"
     if blame.longest_objective_s(field) is not None:
@@ -98,8 +102,10 @@ def _name_of(annotation: Any) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "*required*"
-    if blame.inner_section(field.annotation) is not None or field.default in {None, "", ()}:
+    if blame.inner_section(field.annotation) is not None or field.default in _NONE:
         return "-"
+    if isinstance(field.default, tuple):
+        return ", ".join(f"`{item}`" for item in field.default)
     return f"`{_shown(field, field.default)}`"
 
 
@@ -124,7 +130,7 @@ def _bounds(field: FieldInfo, found: dict[type, Any]) -> Iterator[str]:
         if kind in found:
             yield f"{sign} {_shown(field, found[kind])}"
     if MaxLen in found:
-        yield f"at most {found[MaxLen]} items"
+        yield f"at most {found[MaxLen]:,} {'characters' if _kind(field) == 'text' else 'items'}"
 
 
 def _literal(annotation: Any) -> tuple[str, ...]:
@@ -138,8 +144,6 @@ def _literal(annotation: Any) -> tuple[str, ...]:
 
 
 def _shown(field: FieldInfo, value: Any) -> str:
-    if value is PydanticUndefined:
-        return "-"
     if blame.is_duration(field):
         return units.format_duration(float(value))
     if isinstance(value, Objective):

@@ -60,10 +60,10 @@ class LimitConfig(Section):
         default=None,
         ge=1,
         le=100_000,
-        description="Where it begins. Default: where the engine's profile or `prior` says that `tpot_slo` is met; "
+        description="The number of streams that it begins with. Default: where the engine's profile or `prior` says that `tpot_slo` is met; "
         "`max_inflight` without a `tpot_slo`.",
     )
-    minimum: Count = Field(default=4, ge=1, le=100_000, description="It never falls below this.")
+    minimum: Count = Field(default=4, ge=1, le=100_000, description="The fewest streams that it falls to.")
     tpot_slo: TpotObjective | None = Field(
         default=None,
         description="Time per output token to keep, at its quantile where one is named. Default: the shortest `tpot_slo` of the "

@@ -66,7 +66,8 @@ class Admit(NamedTuple):
     when its client had been told to be back, by whatever it was recognised by; None for a client that was told nothing.
     `window_s` of the wait were for the company of its lane's batch window. `classed` says why it is in its lane, where
     its size decided that. `candidates` are the one taken, the engines that hold of its prompt, full ones too, and the
-    cheapest other one; none where no engine holds any of it.
+    cheapest other one; none where no engine holds any of it. `first_seen` is when the request's first
+    attempt came; 0 is not known.
     """
 
     attempt: int
@@ -81,6 +82,7 @@ class Admit(NamedTuple):
     window_s: float = 0.0
     classed: Classed | None = None
     candidates: tuple[Candidate, ...] = ()
+    first_seen: float = 0.0
 
     @property
     def prompt_tokens(self) -> int:

@@ -106,6 +106,7 @@ def make_admit(
     due_at: float | None,
     classed: Classed | None,
     candidates: tuple[Candidate, ...],
+    first_seen: float,
 ) -> Admit:
     """Return an `Admit` of one leg, without quotas."""
     return _new(
@@ -123,6 +124,7 @@ def make_admit(
             0.0,
             classed,
             candidates,
+            first_seen,
         ),
     )
 

@@ -11,6 +11,8 @@ from millgate.observe.refusals import OVERLOAD_REASONS
 from millgate.observe.ring import Recorded, Step
 
 _MILLISECONDS_BELOW_S: Final = 0.1
+_SHORTEST_S: Final = 0.001
+"""What rounds to no millisecond is no time between two attempts."""
 _IN_THE_HEAD: Final = frozenset(("attempt", "tenant", "lane", "body_bytes"))
 """What of an arrival is known before its body."""
 
@@ -94,7 +96,8 @@ def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
         return wait + _in_class(decision.classed) + _placed(decision.candidates) + _waits_for(decision, at)
     if isinstance(decision, Yield):
         said = f"{_reason(decision, was_queued=was_queued)}; {_hint(decision)}"
-        return said + _in_class(decision.classed)
+        arrived_at = at - decision.value if was_queued else at
+        return said + _first_attempt(decision.first_seen, arrived_at) + _in_class(decision.classed)
     if isinstance(decision, Cancel):
         return f"told to come back in {seconds(decision.retry_after_s)}"
     cause = f"{_cause(decision)}; " if decision.cause else ""
@@ -146,6 +149,7 @@ def _legs(legs: tuple[Leg, ...]) -> str:
 
 def _expected(decision: Admit, at: float) -> str:
     told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
+    told += _first_attempt(decision.first_seen, at - decision.waited_s)
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
     told += _reshaped(decision) + _in_class(decision.classed) + _placed(decision.candidates)
     return (
@@ -206,6 +210,12 @@ def _back(decision: Admit, at: float) -> str:
     assert decision.due_at is not None
     late_s = at - decision.waited_s - decision.due_at
     return f"it was back {seconds(abs(late_s))} {'after' if late_s >= 0.0 else 'before'} its hint"
+
+
+def _first_attempt(first_seen: float, arrived_at: float) -> str:
+    """Say how long before this attempt its request's first one came; 0 is not known."""
+    before_s = arrived_at - first_seen if first_seen else 0.0
+    return f"; its first attempt came {seconds(before_s)} before" if before_s >= _SHORTEST_S else ""
 
 
 _TOO_LATE: Final = "an automatic retry would be too late as well"

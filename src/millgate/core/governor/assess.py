@@ -454,9 +454,8 @@ def _longest_s(request: Request, engine: Engine, ttft_s: float) -> float:
     """
     tokens = request.arrival.max_tokens
     if tokens is None:
-        tokens = engine.settings.longest_answer
-        if engine.gate.kv_limit is not None:
-            tokens = min(tokens, engine.gate.kv_limit)
+        longest = engine.settings.longest_answer
+        tokens = min(longest, engine.gate.kv_limit or longest)
     service = engine.service
     patience = _ANSWER_PATIENCE if service.answers >= FEW_ANSWERS else _STRANGERS_PATIENCE
     return patience * (ttft_s + tokens * service.tpot_s(engine.gate.stream_limit))
@@ -468,9 +467,8 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
     Its engine is the first of the `candidates`, if any holds of the prompt: what it holds takes memory, and is not read again.
     """
     engine, ttft_s, _better_until, candidates, reader = place
-    cached_tokens = candidates[0].cached_tokens if candidates else 0
     gate, arrival = engine.gate, request.arrival
-    unread_tokens = max(1, request.prompt_tokens - cached_tokens)
+    unread_tokens = max(1, request.prompt_tokens - (candidates[0].cached_tokens if candidates else 0))
     kv_tokens, _ = gate.clip(request.kv_tokens, unread_tokens)
     first_event_by = request.deadline + max(ttft_s, engine.silence.lasts_s)
     if not arrival.stream:
@@ -488,6 +486,7 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
         due_at=None if request.age.promise is None else request.age.promise.due_at,
         classed=request.classed,
         candidates=candidates,
+        first_seen=request.first_seen,
     )
     if reader is None:
         return admit

@@ -121,8 +121,10 @@ def _remedy(error: TyperException) -> str:
     context = getattr(error, "ctx", None)
     if context is None or "unexpected extra argument" not in error.message:
         return ""
-    takes_file = any("--config" in parameter.opts for parameter in context.command.params)
-    file = ": a file is given with --config FILE" if takes_file else ""
+    parameters = context.command.params
+    takes_file = any("--config" in each.opts for each in parameters)
+    takes_words = any(each.param_type_name == "argument" for each in parameters)
+    file = ": a file is given with --config FILE" if takes_file and not takes_words else ""
     return file + (", the key on standard input" if context.command_path == "millgate key check" else "")
 
 

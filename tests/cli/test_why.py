@@ -11,7 +11,8 @@ from cli.admin_door import Door, admin_door
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.explain import why
 from millgate.config.problems import ConfigError
-from millgate.core.events import Arrived, Finished, Released
+from millgate.core.events import Arrived, Failed, Finished, Released
+from millgate.core.words import FailureKind, Sent
 
 Captured = pytest.CaptureFixture[str]
 
@@ -51,6 +52,18 @@ def test_the_id_that_a_provider_gave_finds_the_attempt_and_stands_in_its_head(ca
         ask("req_011", "--admin", door.url)
 
     assert capsys.readouterr().out.splitlines()[0].endswith(", req_011 at its engine")
+
+
+def test_a_failure_has_the_cause_that_the_connection_gave(capsys: Captured) -> None:
+    with admin_door() as door:
+        door.post(0.0, Arrived(1, prompt_bytes=400, max_tokens=10))
+        door.observers.accounting.failed_because(1, "cannot connect to gpu:8000: refused")
+        door.post(1.0, Failed(1, FailureKind.CONNECT, Sent.REQUEST), Released(1))
+        ask("1", "--admin", door.url)
+
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "ended engine_failed (connect) on gpu-0" in last
+    assert last.endswith("; cannot connect to gpu:8000: refused")
 
 
 def test_a_client_s_own_id_finds_its_refusal_and_json_is_one_line(capsys: Captured) -> None:

@@ -79,8 +79,9 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
             "zebra: 1",
             "1:1: zebra: is not a setting; known here: listen, admin, engines, discovery, lanes, tenants, workers, mode, hard_cap, tenant_from, quotas, quotas_file, retries, records, tracing, line, cluster, extproc, limits",
         ),
-        ("listen: 8080", "1:1: listen: must be a mapping, not int"),
-        ("lanes: chat", "1:1: lanes: must be a list, not str"),
+        ("listen: 8080", "1:1: listen: must be a mapping, not a number"),
+        ("lanes: chat", "1:1: lanes: must be a list, not text"),
+        ("quotas_file: " + "q" * 4097, "1:1: quotas_file: must have at most 4096 characters"),
         ("lanes: []", "1:1: lanes: must have at least 1 items, not 0"),
         ("lanes: [{}]", "1:9: lanes[0].name: is missing"),
         ("lanes: [{name: a b}]", "lanes[0].name: must match"),
@@ -133,6 +134,11 @@ def test_a_wrong_line_is_refused_where_it_stands(write: Write, line: str, compla
         ("x: !!bool perhaps", "gate.yaml:1:4: x: cannot be read"),
         ("x: !!int ''", "gate.yaml:1:4: x: cannot be read"),
         ("x: " + "9" * 5000, "gate.yaml:1:4: x: cannot be read"),
+        ("engines: {url: http://h:1}", "1:1: engines: must be a list, not a mapping"),
+        (
+            "engines: [{url: http://h:1/v1/chat/completions}]",
+            "engines[0].url: ends in the path of a request: write http://h:1/v1",
+        ),
         ("engines: [{url: 2020-99-99}]", "engines[0].url: '2020-99-99' is not an address"),
         ("x: &loop [*loop]", "holds more than 50000 values or 20 levels"),
         (

@@ -11,7 +11,7 @@ from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import Counted, FailureKind, Outcome, Reason, Stage
 from millgate.observe.explanation import ExplainedAttempt, numbers, retell, sentence
 from millgate.observe.refusals import Refusals
-from millgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, Kept, Ring, arrival_of, facts_of
+from millgate.observe.ring import FEWEST_STEPS, MOST_ANSWERED, MOST_CAUSES, Kept, Ring, arrival_of, facts_of
 from millgate.observe.step_accounting import StepAccounting
 from millgate.observe.traffic import Traffic
 from millgate.wiring.governor import build_governor
@@ -341,3 +341,13 @@ def test_every_reason_has_words(reason: Reason, was_queued: bool) -> None:
 
     assert said.startswith(f"refused {reason.value}: ")
     assert "{" not in said
+
+
+def test_the_causes_of_failures_are_bounded() -> None:
+    ring = Ring()
+    for attempt in range(MOST_CAUSES + 5):
+        ring.note_cause(attempt, "x" * 1000)
+
+    assert len(ring._causes) == MOST_CAUSES
+    assert min(ring._causes) == 5
+    assert {len(cause) for cause in ring._causes.values()} == {200}

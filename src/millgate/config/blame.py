@@ -26,6 +26,14 @@ _SHAPES = {
     "model_attributes_type": "must be a mapping",
     "tuple_type": "must be a list",
 }
+_KINDS = {
+    dict: "a mapping",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+}
 _SECRET_WORDS = ("token", "secret", "password", "api_key", "apikey", "authorization")
 
 
@@ -138,8 +146,10 @@ def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> 
         bound = context.get("min_length", context.get("max_length"))
         return f"must have at {'least' if kind == 'too_short' else 'most'} {bound} items, not {context['actual_length']}"
     if kind in _SHAPES:
-        return f"{_SHAPES[kind]}, not {type(detail['input']).__name__}"
-    return detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        given = type(detail["input"])
+        return f"{_SHAPES[kind]}, not {_KINDS.get(given, given.__name__)}"
+    said = detail["msg"].removeprefix("Value error, ")
+    return said.replace("Input should be", "must be").replace("String should have", "must have")
 
 
 def _unknown_key(path: SettingPath, root: type[BaseModel]) -> str:

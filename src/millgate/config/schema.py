@@ -23,6 +23,7 @@ from millgate.config.sections import (
     TracingConfig,
 )
 from millgate.config.values import (
+    BaseUrl,
     Count,
     Duration,
     FilePath,
@@ -37,7 +38,6 @@ from millgate.config.values import (
     RequestPath,
     Section,
     Size,
-    Url,
     VariableName,
     is_address,
     name_of_url,
@@ -140,7 +140,7 @@ class EngineConfig(Section):
         default="",
         description="Its name in metrics, logs and answers of the admin door. Default: `host:port` of the URL.",
     )
-    url: Url = Field(
+    url: BaseUrl = Field(
         description="Base address, `http://host:port` or `https://host`; a path in front of `/v1` is kept. "
         "Credentials in it are refused. Of several addresses of the host the first that answers is used. `dns://host:port` is `http://host:port` with `discover: dns`."
     )

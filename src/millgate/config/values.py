@@ -13,6 +13,7 @@ from millgate.config import units
 _PROXY = re.compile(r"http://(?:[!-~]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})/?")
 # What can stand in a request line; a name in another alphabet is written in Punycode.
 _PLAIN = re.compile(r"[!-~]+")
+_ENDPOINTS = ("/chat/completions", "/completions", "/messages", "/responses", "/embeddings")
 _NO_MOMENT = "must be a date or a time, as in 2027-01-31 or 2027-01-31T18:00:00Z"
 
 
@@ -37,6 +38,15 @@ def check_url(url: str) -> str:
         port = 0
     if port == 0:
         raise ValueError(f"{url!r} has no valid port: it must be within 1..65535")
+    return url
+
+
+def check_base(url: str) -> str:
+    """Return the base address of an engine; ValueError where it is that of one of its endpoints."""
+    base = check_url(url).rstrip("/")
+    for path in _ENDPOINTS:
+        if base.endswith(path):
+            raise ValueError(f"ends in the path of a request: write {base.removesuffix(path)}")
     return url
 
 
@@ -158,6 +168,7 @@ def _word_of(value: object) -> object:
 YesOrNo = Annotated[Literal["yes", "no"], BeforeValidator(_word_of)]
 IgnoredHangups = Annotated[Literal["auto", "yes", "no", "whole"], BeforeValidator(_word_of)]
 Url = Annotated[str, AfterValidator(check_url)]
+BaseUrl = Annotated[str, AfterValidator(check_base)]
 ProxyUrl = Annotated[str, AfterValidator(check_proxy)]
 Host = Annotated[str, Field(min_length=1), AfterValidator(_without_brackets)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}$")]

@@ -1,7 +1,7 @@
 """Decisions retold in sentences, each with the numbers that made it, for operators who ask why."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from millgate.core.decisions import Admit, Cancel, Candidate, Classed, Decision, Ended, Leg, Queue, Yield
@@ -43,6 +43,8 @@ def retell(recorded: Recorded, epoch_offset_s: float = 0.0) -> ExplainedAttempt:
     """Return the attempt in sentences; `at` is its first step's core time plus the offset."""
     began = recorded.steps[0].at
     steps = [told for step in recorded.steps for told in _told(step, began)]
+    if recorded.cause and steps[-1].numbers.get("outcome") == Outcome.ENGINE_FAILED:
+        steps[-1] = replace(steps[-1], words=f"{steps[-1].words}; {recorded.cause}")
     return ExplainedAttempt(
         recorded.attempt,
         began + epoch_offset_s,

@@ -25,6 +25,9 @@ _MOST_BYTES_PER_STEP: Final = 256
 """On average over all that are kept; 100 are usual."""
 MOST_ANSWERED: Final = 16
 """Attempts under one id that are told of, the newest: a client may use its id for every try, or for everything."""
+MOST_CAUSES: Final = 1_000
+"""Attempts of which it is kept why the connection to their engine failed, the newest: an outage has the same one again and again."""
+_MOST_CAUSE_CHARS: Final = 200
 _KEPT_FIELDS: Final = slice(-4)
 _NO_ATTEMPT: Final = 2**63
 """No process counts so far; one step further, and a number could not be packed."""
@@ -73,6 +76,8 @@ class Recorded(NamedTuple):
     whole: bool
     upstream_ids: tuple[str, ...] = ()
     trace: str = ""
+    cause: str = ""
+    """Why the connection to its engine failed, empty where none did."""
 
 
 class Ring:
@@ -96,6 +101,7 @@ class Ring:
         self._steps = self._bytes = 0
         self._names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
         self._upstream_names: deque[tuple[bytes, int]] = deque(maxlen=attempts)
+        self._causes: dict[int, str] = {}
 
     def extend(self, steps: Sequence[Kept], traced: str = "") -> None:
         """Append these steps in order; each line of `traced` is an attempt's number and the id of its trace."""
@@ -129,6 +135,12 @@ class Ring:
     def name_upstream(self, attempt: int, request_id: bytes) -> None:
         """Take note that an engine calls this attempt so."""
         self._upstream_names.append((request_id, attempt))
+
+    def note_cause(self, attempt: int, detail: str) -> None:
+        """Take note of why the connection to this attempt's engine failed; of several the last one counts."""
+        self._causes[attempt] = detail[:_MOST_CAUSE_CHARS]
+        if len(self._causes) > MOST_CAUSES:
+            del self._causes[next(iter(self._causes))]
 
     def newest(self, most: int) -> Iterator[tuple[int, Kept]]:
         """Yield up to so many steps, newest first, each with the number since start of the last decision in it.
@@ -166,7 +178,8 @@ class Ring:
         theirs = tuple([name.decode("latin-1") for name, named in self._upstream_names if named == attempt])
         traces = [trace for number, trace in self._traced(str(attempt)) if number == str(attempt)]
         whole = bool(steps) and steps[0].arrival is not None
-        return Recorded(attempt, steps, whole, theirs, traces[-1] if traces else "")
+        trace = traces[-1] if traces else ""
+        return Recorded(attempt, steps, whole, theirs, trace, self._causes.get(attempt, ""))
 
     def _traced(self, wanted: str) -> Iterator[tuple[str, str]]:
         """Yield attempts' numbers and the ids of their traces where this text stands among them."""

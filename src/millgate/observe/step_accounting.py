@@ -95,6 +95,10 @@ class StepAccounting(StepObserver):
         if self._log is not None:
             self._given_upstream[attempt] = request_id
 
+    def failed_because(self, attempt: int, detail: str) -> None:
+        """Take note of why the connection to an attempt's engine failed."""
+        self._ring.note_cause(attempt, detail)
+
     def begun(self, attempt: int, traceparent: bytes | None) -> None:
         """Take an attempt into the trace that its client names, or into one of its own; call it before the arrival is posted."""
         if self._traces is not None:

@@ -321,6 +321,8 @@ def test_an_engine_that_cannot_be_reached_is_a_bad_gateway_with_advice() -> None
             assert 5 <= int(got.headers["retry-after"]) <= 10
             await stand.settle()
             assert failed_once(stand, FailureKind.CONNECT)
+            (told,) = stand.gateway.observers.why("1")
+            assert told.steps[-1].words.endswith("Connection refused")
 
     run(body())
 

@@ -181,6 +181,7 @@ class WholeAnswer:
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Hand on what was never sent; else tell the client, or cut it off if it has had a part."""
+        self._owner.because(detail)
         if sent is Sent.NONE:
             self._owner.unsent(kind)
             return

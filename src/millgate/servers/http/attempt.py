@@ -251,6 +251,10 @@ class HttpAttempt(CallHolder, DecisionListener):
             ):
                 self._desk.misses_usage(self.engine)
 
+    def because(self, detail: str) -> None:
+        """Hand on the cause of a failure, for operators who ask why."""
+        self._desk.on_cause(self.number, detail)
+
     def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """Report a failure that another engine may make good: the core says what follows, here nothing is over."""
         if self.over:

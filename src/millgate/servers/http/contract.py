@@ -85,6 +85,9 @@ class AnswerOwner(Protocol):
     def restart_hint_s(self) -> float:
         """When its client is to come back if there is no engine."""
 
+    def because(self, detail: str) -> None:
+        """The failure that is told next has this cause, in the words of the connection."""
+
     def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """The engine has nothing of it, so that another one may be tried; `tell`, else the kind, is for a client that gets no other answer."""
 
@@ -142,6 +145,8 @@ class HttpDesk:
     """Told of each engine that knew no such model or path, where another one was asked."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told of each attempt whose engine gave its answer an id of its own."""
+    on_cause: Callable[[int, str], None]
+    """Told in words why the connection to an attempt's engine failed."""
     traced: Callable[[int, bytes], bytes] | None
     """Puts an attempt's trace into its header lines for its engine, where traces are made."""
 

@@ -103,6 +103,7 @@ class HttpDoor(HttpDesk):
         """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
         self.on_given_up: Callable[[GivenUp], None] = unheard
         self.on_named: Callable[[int, bytes | None], None] = unheard
+        self.on_cause: Callable[[int, str], None] = unheard
         self.on_upstream_named: Callable[[int, bytes], None] = unheard
         """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
         self.on_begun: Callable[[int, bytes | None], None] | None = None

@@ -67,6 +67,10 @@ class LightRequest(CallHolder):
             self.broken()
             raise
 
+    def because(self, detail: str) -> None:
+        """Nothing: it is no attempt that an operator asks about."""
+        del detail
+
     def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """Ask the next engine, once; without one tell the client."""
         del said

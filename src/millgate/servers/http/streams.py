@@ -161,6 +161,7 @@ class StreamAnswer:
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """Hand on what was never sent; else break the answer off, unless its terminal event has passed."""
+        self._owner.because(detail)
         if sent is Sent.NONE:
             self._owner.unsent(kind)
         elif self._whole is not None:

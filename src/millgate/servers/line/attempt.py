@@ -44,6 +44,8 @@ class LineDesk(Protocol):
     """How many have been told to come back."""
     on_upstream_named: Callable[[int, bytes], None]
     """Told the id that an engine gives its answer."""
+    on_cause: Callable[[int, str], None]
+    """Told in words why the connection to an attempt's engine failed."""
     on_refused: Callable[[str, FailureKind], None]
     """Told of each engine that has no room or takes the gate's own key no longer, and how it said so."""
     on_unknown: Callable[[str], None]
@@ -205,7 +207,7 @@ class LineAttempt:
 
     def on_failed(self, kind: FailureKind, sent: Sent, detail: str) -> None:
         """There is no whole answer; of what was never sent the core says whether another engine is tried."""
-        del detail
+        self._desk.on_cause(self.number, detail)
         if sent is Sent.NONE:
             self._leave(kind, SAID_NOTHING, partial(self._give_up, FailureKind.CONNECT, sent))
         else:

@@ -100,6 +100,7 @@ class LineDoor:
         self._draining = False
         self._emptied = asyncio.Event()
         self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
+        self.on_cause: Callable[[int, str], None] = lambda _attempt, _detail: None
         """Told the id that an engine gives its answer."""
         self.on_refused: Callable[[str, FailureKind], None] = lambda _engine, _kind: None
         self.on_unknown: Callable[[str], None] = lambda _engine: None

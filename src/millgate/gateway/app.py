@@ -115,11 +115,10 @@ class Gateway:
         self.door.on_named = self.door.shedding.on_named = observers.accounting.named
         if observers.traces is not None:
             self.door.on_begun, self.door.traced = observers.accounting.begun, observers.traces.onward
-        self.door.on_upstream_named = observers.accounting.upstream_named
-        self.door.on_cause = observers.accounting.failed_because
-        if self.line is not None:
-            self.line.on_upstream_named = observers.accounting.upstream_named
-            self.line.on_cause = observers.accounting.failed_because
+        for door in (self.door, self.line):
+            if door is not None:
+                door.on_upstream_named = observers.accounting.upstream_named
+                door.on_cause = observers.accounting.failed_because
         return observers
 
     def _open_exposition(self) -> Exposition:

@@ -32,11 +32,6 @@ TICKS_PER_S: Final = 16.0
 _NOTES_FLOOR: Final = 1_000
 
 
-def tick_of(at: float) -> int:
-    """Return the tick that has passed once this time has."""
-    return ceil(at * TICKS_PER_S)
-
-
 def last_tick(now: float) -> int:
     """Return the last tick that has passed at this time."""
     return floor(now * TICKS_PER_S)
@@ -436,7 +431,7 @@ class Appointments:
         if len(self._ends) > most_notes(len(slots.ends)):
             ends = enumerate(slots.ends)
             self._ends = Ends([(end, each) for each, end in ends if slots.line[each] and each != slot])
-        tick = tick_of(at)
+        tick = ceil(at * TICKS_PER_S)
         slots.will_end(slot, tick)
         self._ends.add(tick, slot)
 

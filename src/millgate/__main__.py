@@ -11,7 +11,8 @@ def run() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if os.getpid() == 1:
-        # A container's first process gets no signal that it has no handler for (pid_namespaces(7)): a stop while it starts was lost.
+        # A container's first process gets no signal that it has no handler for (pid_namespaces(7)): a stop while it
+        # starts was lost.
         signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
     if sys.argv[1:2] in (["serve"], ["extproc"]) and sys.platform != "win32":
         # Until it is heard: by default it would end what has yet to start, and the reload that it asks for would be lost.

@@ -15,7 +15,8 @@ SOON: Final = timedelta(days=30)
 def ageing(loaded: Loaded) -> Iterator[Problem]:
     """Yield each setting whose file has a certificate that has expired or soon will.
 
-    Of a certificate with its chain the first one to end counts, of authorities the last one: one of them may be for what was renewed.
+    Of a certificate with its chain the first one to end counts, of authorities the last one: one of them may be for
+    what was renewed.
     """
     now = datetime.now(UTC)
     for section, files in _sections(loaded):

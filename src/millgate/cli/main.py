@@ -149,7 +149,8 @@ def _carry_out(arguments: Sequence[str]) -> int:
 
 def run() -> NoReturn:
     """Run this process's command line and end the process with its exit code."""
-    # A stream that is closed from the start is None. Its descriptor would go to a socket, and libuv aborts where it closes such a one.
+    # A stream that is closed from the start is None. Its descriptor would go to a socket, and libuv aborts where it
+    # closes such a one.
     while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(spare)

@@ -70,7 +70,8 @@ def load_or_fail(
 ) -> "Loaded":
     """Return the configuration: flags over --set over environment over file over defaults.
 
-    `instead` replaces parts of the file first, `text` is what the file said, None to read it. Raises ConfigError with one line for each problem.
+    `instead` replaces parts of the file first, `text` is what the file said, None to read it. Raises ConfigError with
+    one line for each problem.
     """
     from millgate.config.load import load_config
     from millgate.config.overrides import from_assignment

@@ -101,8 +101,9 @@ def load_config(
 ) -> Loaded:
     """Return the configuration of `file`, the MILLGATE_ variables of `environ` and `flags`, all optional.
 
-    `text` is what the file said when it was read; None reads it now. `instead` replaces parts of the file before variables and flags are laid over it, so that these still count.
-    Raises ConfigError naming, for each problem, the place, the dotted path and what is allowed.
+    `text` is what the file said when it was read; None reads it now. `instead` replaces parts of the file before
+    variables and flags are laid over it, so that these still count. Raises ConfigError naming, for each problem, the
+    place, the dotted path and what is allowed.
     """
     if text is None or file is None:
         text = "" if file is None else _read_text(file)[0]

@@ -72,10 +72,10 @@ _WASTED_MEANS = "prompt and output tokens computed for anything but a good answe
 class OverloadOptions:
     """What `millgate demo` may be told; times are engine seconds, real time is those over `time_scale`.
 
-    `load` is a multiple of the requests per second that full batches attain (`sim.bounds.work`), for `run_s`; `at_once` above 0 is
-    so many requests at the same moment instead. `cap` is the engine's batch and the limit of what stands before it; `max_queue`
-    None lets the gate queue what it can serve in time. `max_tokens` is what every request sends: `exact`, the true length of its
-    answer, or one number for all.
+    `load` is a multiple of the requests per second that full batches attain (`sim.bounds.work`), for `run_s`; `at_once`
+    above 0 is so many requests at the same moment instead. `cap` is the engine's batch and the limit of what stands
+    before it; `max_queue` None lets the gate queue what it can serve in time. `max_tokens` is what every request sends:
+    `exact`, the true length of its answer, or one number for all.
     """
 
     max_tokens: str = EXACT

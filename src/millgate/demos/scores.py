@@ -21,7 +21,8 @@ SCALE_MEANS = "Times are engine seconds (real seconds x time scale); the gate's 
 class EngineCounts(NamedTuple):
     """The engine's own counters over one run.
 
-    Tokens generated, those of them for departed clients, prompt tokens prefilled, most sequences there at once, waiting ones included.
+    Tokens generated, those of them for departed clients, prompt tokens prefilled, most sequences there at once, waiting
+    ones included.
     """
 
     generated_tokens: int

@@ -1,9 +1,10 @@
 """Users whose program is an SDK: what each of them wants, how often it tries, and how it went; Poisson arrivals of them from one seed.
 
-Everything is real time. A try has a time-out for its first token. Hints are obeyed to the letter, and where there is none it backs off. The
-numbers are those of openai 3.52 and anthropic 2.11 as read and measured: 0.5 s doubling up to 8 s, each cut by
-up to a quarter at random. A hint of up to two minutes is taken as it is. `x-should-retry: false` ends it. Which
-answers are tried again is the same there: 408, 409, 429 and everything from 500 on, a time-out, no answer at all.
+Everything is real time. A try has a time-out for its first token. Hints are obeyed to the letter, and where there is
+none it backs off. The numbers are those of openai 3.52 and anthropic 2.11 as read and measured: 0.5 s doubling up to 8
+s, each cut by up to a quarter at random. A hint of up to two minutes is taken as it is. `x-should-retry: false` ends
+it. Which answers are tried again is the same there: 408, 409, 429 and everything from 500 on, a time-out, no answer at
+all.
 """
 
 import asyncio

@@ -24,12 +24,13 @@ class RequestFacts(NamedTuple):
 
     `max_tokens` bounds one answer (0: there is none, as of embeddings), `min_tokens` is what the engine was told to
     write at least; `answers` counts the parallel ones. `include_usage` is what the client asked for in
-    `stream_options`, None when it sent no such object; True where usage comes unasked. `fixed_tokens` stand for
-    images, audio and other parts that are no text; `text_bytes` is the body without their data, None for the whole
-    body, and `shape` of what it is made, None where only its length is known. `may_retry` False forbids a second sending even on a dead connection. `previous_id` names a stored answer
-    or conversation that this request goes on from, and that only the engine which stored it knows. `marks` of its prefixes
-    come only with a long body, whose reader makes them; those of others are made when the core asks.
-    `reserved` is the field by which the request would reach into an engine's cache, empty for none.
+    `stream_options`, None when it sent no such object; True where usage comes unasked. `fixed_tokens` stand for images,
+    audio and other parts that are no text; `text_bytes` is the body without their data, None for the whole body, and
+    `shape` of what it is made, None where only its length is known. `may_retry` False forbids a second sending even on
+    a dead connection. `previous_id` names a stored answer or conversation that this request goes on from, and that only
+    the engine which stored it knows. `marks` of its prefixes come only with a long body, whose reader makes them; those
+    of others are made when the core asks. `reserved` is the field by which the request would reach into an engine's
+    cache, empty for none.
     """
 
     model: str

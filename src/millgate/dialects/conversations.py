@@ -1,9 +1,10 @@
 """The conversation of a request in the order in which templates write it, by dialect: what `prefix_chain` hashes.
 
-Two bodies that an engine makes the same tokens of should have the same pieces here. So the dialects leave out what clients
-change without meaning: the order of fields, and text as a string or as one part. They leave out `cache_control` (Claude Code moves
-it every turn), Claude Code's billing line (new with every request; vLLM drops it before its template), and reasoning (templates drop that of earlier turns).
-Pieces are the JSON as it stands in the body, escapes included: a client writes the same text the same way.
+Two bodies that an engine makes the same tokens of should have the same pieces here. So the dialects leave out what
+clients change without meaning: the order of fields, and text as a string or as one part. They leave out `cache_control`
+(Claude Code moves it every turn), Claude Code's billing line (new with every request; vLLM drops it before its
+template), and reasoning (templates drop that of earlier turns). Pieces are the JSON as it stands in the body, escapes
+included: a client writes the same text the same way.
 """
 
 import re

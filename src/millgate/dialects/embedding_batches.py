@@ -1,7 +1,8 @@
 """Several requests for embeddings as one, and its answer as theirs.
 
-Merged are requests that differ in their texts alone: every other member but `user` must be the same, byte for byte. An answer's `data` is
-parted by its `index`, which is counted anew for each owner, and its `usage` so that the parts sum up to the whole.
+Merged are requests that differ in their texts alone: every other member but `user` must be the same, byte for byte. An
+answer's `data` is parted by its `index`, which is counted anew for each owner, and its `usage` so that the parts sum up
+to the whole.
 """
 
 from collections.abc import Sequence

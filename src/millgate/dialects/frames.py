@@ -24,8 +24,8 @@ _elements: Final = msgspec.json.Decoder(list[Raw]).decode
 
 
 Frame = tuple[bytes, bytes, tuple[Any, ...], bool]
-"""What stands before the messages, their first bracket included, and behind them, what it says, a plain tuple, which is cut in C, and
-whether a type is named in it."""
+"""What stands before the messages, their first bracket included, and behind them, what it says, a plain tuple, which is
+cut in C, and whether a type is named in it."""
 
 
 class Frames:

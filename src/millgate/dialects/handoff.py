@@ -5,9 +5,10 @@ The first engine gets the request with one token to write. Its answer has an obj
 engine gets the client's own request with that object in it, byte for byte, as its keys change from release to release. Source:
 vLLM's `tests/v1/kv_connector/nixl_integration/toy_proxy_server.py` and `docs/features/nixl_connector_usage.md`.
 
-SGLang's bootstrap. Both engines get the client's own request with the place where they meet and a room there, a list of rooms where
-there are several sequences. Source: SGLang's `sgl-router/src/routers/http/pd_router.rs` (inject_bootstrap_into_value) and
-`sgl-router/py_src/sglang_router/mini_lb.py`. Its other paths drop the fields, and its engines refuse requests that have none.
+SGLang's bootstrap. Both engines get the client's own request with the place where they meet and a room there, a list of
+rooms where there are several sequences. Source: SGLang's `sgl-router/src/routers/http/pd_router.rs`
+(inject_bootstrap_into_value) and `sgl-router/py_src/sglang_router/mini_lb.py`. Its other paths drop the fields, and its
+engines refuse requests that have none.
 """
 
 import re
@@ -135,7 +136,8 @@ def is_lost(beginning: bytes) -> bool:
 def with_cached(said: bytes, cached_tokens: int) -> bytes:
     """Return a part of an answer in which the prompt's cached tokens are those of the engine that read it, in as many bytes.
 
-    The second engine counts what it was handed as cached. Inside a JSON string the quotes would be escaped, so text is never changed.
+    The second engine counts what it was handed as cached. Inside a JSON string the quotes would be escaped, so text is
+    never changed.
     """
 
     def corrected(found: re.Match[bytes]) -> bytes:

@@ -55,8 +55,8 @@ _BASE64: Final = re.compile(rb"[A-Za-z0-9+/_=\\-]+\Z")
 def measure(body: bytes, tools: bytes = b"") -> tuple[int, int | None, PromptShape]:
     """Return the tokens of the parts that are no text, the length of the rest in bytes, and the shape of the rest.
 
-    BadInputError for more typed parts than any conversation has. The length is None for a body without base64 worth a subtraction. A body without typed parts costs one search.
-    `tools` is the array in it that declares tools.
+    BadInputError for more typed parts than any conversation has. The length is None for a body without base64 worth a
+    subtraction. A body without typed parts costs one search. `tools` is the array in it that declares tools.
     """
     first = body.find(_HAS_PARTS)
     if first < 0:

@@ -1,8 +1,8 @@
 """Marks of a conversation's prefixes: a chained hash at the ends of its messages, and how much content lies before each.
 
-Two conversations that begin alike have equal marks as far as that goes, whatever follows. So the marks under which an engine
-was sent a prompt say how much of another prompt it has in its cache. They are no engine's own block hashes: those need its tokenizer,
-its template and its seed.
+Two conversations that begin alike have equal marks as far as that goes, whatever follows. So the marks under which an
+engine was sent a prompt say how much of another prompt it has in its cache. They are no engine's own block hashes:
+those need its tokenizer, its template and its seed.
 
 Each piece is hashed with the hash before it as its seed (XXH3, https://xxhash.com), so one changed byte changes every later
 mark. The hash is no secure one: a forged collision misplaces the request that forged it and reveals nothing.

@@ -24,9 +24,9 @@ _KINDS: Final = b"".join(
 _ROLE: Final = b'role"'
 """Once in each message. Texts are full of quotes: with the one before it a search stops at each of them."""
 _SAMPLE_BYTES: Final = 256
-"""Of a longer text every n-th byte is looked at, 170 to 510 in all.
-`tests/core/sizing/test_prompt_line.py` holds the error that this leaves to its bounds; twice as many bytes take 3 % more instructions of a
-request (`python -m bench.instructions json`)."""
+"""Of a longer text every n-th byte is looked at, 170 to 510 in all. `tests/core/sizing/test_prompt_line.py` holds the
+error that this leaves to its bounds; twice as many bytes take 3 % more instructions of a request (`python -m
+bench.instructions json`)."""
 _STRIDES: Final = (1, 1, 3, 7, 11, 23, 53, 97, 193, 389, 769, 1543, 3079, 6151, 12289, 24593, 49157)
 """That n, by how often the text's length doubles the sample's: primes, for a text may repeat itself, as a table does."""
 _ESCAPING: Final = b"\\"

@@ -10,7 +10,8 @@ MOST_EVENT_BYTES = 8 * 1024 * 1024
 """One event may be this long: an image is up to 5 MB of base64, and the last event of a response has all that it made."""
 _MOST_READ_BYTES = 1024 * 1024
 """So much of an event is read, images apart: long logprobs stay below 200 KB."""
-# A string of a long event is an image from this length on, and so much of it is read. What comes after so many strings counts as one.
+# A string of a long event is an image from this length on, and so much of it is read. What comes after so many strings
+# counts as one.
 _IMAGE_BYTES, _HEAD_BYTES, _MOST_STRINGS = 262_144, 64, 65_536
 
 MOST_EVENTS = 4_096

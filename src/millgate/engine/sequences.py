@@ -91,9 +91,10 @@ class BatchStatistics(NamedTuple):
     """The engine's own numbers at one instant; counts since the start.
 
     `wasted_tokens` counts every output token of sequences that were aborted or whose client departed, and
-    `orphan_tokens` those of them that were made after the abort or the departure. `began` counts sequences
-    that ever ran, `pinned` those that have ended and keep their blocks; `peak_present` is the most that ran and waited together. `prefix_queried_tokens` are the prompts
-    that were looked up in the prefix cache, each once, and `prefix_hit_tokens` what was found of them.
+    `orphan_tokens` those of them that were made after the abort or the departure. `began` counts sequences that ever
+    ran, `pinned` those that have ended and keep their blocks; `peak_present` is the most that ran and waited together.
+    `prefix_queried_tokens` are the prompts that were looked up in the prefix cache, each once, and `prefix_hit_tokens`
+    what was found of them.
     """
 
     running: int

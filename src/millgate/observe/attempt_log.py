@@ -1,7 +1,8 @@
 """One line of JSON for every attempt that is over, made as its end is booked and written soon after.
 
-A line holds numbers, names from the configuration, words of closed lists, the request id, and a plain name of a model. Never a prompt, an answer,
-a key, or a tenant's name that is not configured. JSON's escapes keep control characters out of it.
+A line holds numbers, names from the configuration, words of closed lists, the request id, and a plain name of a model.
+Never a prompt, an answer, a key, or a tenant's name that is not configured. JSON's escapes keep control characters out
+of it.
 """
 
 import os

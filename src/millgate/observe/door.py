@@ -7,12 +7,13 @@ from dataclasses import dataclass
 class DoorSnapshot:
     """The HTTP door at one instant.
 
-    `rejected` counts bad requests (wrong framing, wrong path, bad input), `refused_connections` those beyond the
-    cap, `refused_callers` requests without a good key, `spoofed_fields` tenant, lane and priority headers that were
-    not believed, `steering_fields` those that would steer another gateway or an engine. `unusable_usage` counts whole answers that
-    said nothing usable of their tokens. `shed` counts requests refused because this process itself was too slow. `body_bytes` are queued now
-    against `body_limit_bytes` (INV-5). Of the external processor: `refused_streams` beyond its bound, `lost_slots` that ended by their
-    lease, and `unknown_entries` of Envoy's access log that name no attempt of this process.
+    `rejected` counts bad requests (wrong framing, wrong path, bad input), `refused_connections` those beyond the cap,
+    `refused_callers` requests without a good key, `spoofed_fields` tenant, lane and priority headers that were not
+    believed, `steering_fields` those that would steer another gateway or an engine. `unusable_usage` counts whole
+    answers that said nothing usable of their tokens. `shed` counts requests refused because this process itself was too
+    slow. `body_bytes` are queued now against `body_limit_bytes` (INV-5). Of the external processor: `refused_streams`
+    beyond its bound, `lost_slots` that ended by their lease, and `unknown_entries` of Envoy's access log that name no
+    attempt of this process.
     """
 
     connections: int
@@ -35,9 +36,10 @@ class DoorSnapshot:
 class ClusterSnapshot:
     """This replica's lease: what it admits by, since when, and how its renewals went.
 
-    `state` is `joining` (nothing is let in yet), `leased`, `holding` (the last renewals failed, the lease still lasts) or `degraded`
-    (without a lease); `is_degraded` without a lease. `replicas` are those with a lease as last known. `renewed_s` ago a renewal was
-    answered last, None before the first; `why` says what is wrong, and is empty while all is well.
+    `state` is `joining` (nothing is let in yet), `leased`, `holding` (the last renewals failed, the lease still lasts)
+    or `degraded` (without a lease); `is_degraded` without a lease. `replicas` are those with a lease as last known.
+    `renewed_s` ago a renewal was answered last, None before the first; `why` says what is wrong, and is empty while all
+    is well.
     """
 
     replica: str

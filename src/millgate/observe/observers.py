@@ -27,9 +27,9 @@ class ObserverSettings:
 class Observers:
     """Watches through `witness`, an observer of the driver, until `close`; raises OSError where the log cannot be opened.
 
-    `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones. It is one of so many `workers`.
-    `ring` and `refusals` are current after `settle`, which `defer` has called within a tenth of a second; without it the
-    last attempt before a silence is read, and logged, at the next look or event.
+    `boot` begins the ids that the door makes, `first_lane` takes what names none, `tenants` are the configured ones. It
+    is one of so many `workers`. `ring` and `refusals` are current after `settle`, which `defer` has called within a
+    tenth of a second; without it the last attempt before a silence is read, and logged, at the next look or event.
     """
 
     def __init__(

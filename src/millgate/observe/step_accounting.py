@@ -2,8 +2,9 @@
 
 It stands on the path of every request, so there it only appends what happened to a list. The books are done for many
 steps together, which costs a third of doing them one by one: between two requests the processor's caches have been
-filled with other things. They are done after so many steps, and at the first step after a tenth of a second.
-Engines are polled once a second, so there is nearly always one. They are also done by a timer where none comes, and before every read.
+filled with other things. They are done after so many steps, and at the first step after a tenth of a second. Engines
+are polled once a second, so there is nearly always one. They are also done by a timer where none comes, and before
+every read.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,8 +22,9 @@ from millgate.observe.tracing import Traces
 from millgate.observe.traffic import Traffic
 
 _MOST_STEPS: Final = 64
-"""Done together: a tenth of a millisecond. From 16 to 128 cost the same. 512 cost a refusal and a request 7 to 9 % more CPU (AMD
-EPYC, this constant changed by hand, under the load of `bench`). So many records no longer lie in the processor's caches when they are packed."""
+"""Done together: a tenth of a millisecond. From 16 to 128 cost the same. 512 cost a refusal and a request 7 to 9 % more
+CPU (AMD EPYC, this constant changed by hand, under the load of `bench`). So many records no longer lie in the
+processor's caches when they are packed."""
 _WITHIN_S: Final = 0.1
 _ATTEMPT: Final = place_in_facts("attempt")
 _TENANT: Final = place_in_facts("tenant")

@@ -77,11 +77,12 @@ class LaneWait:
 class Situation:
     """Everything that the sentence is made of.
 
-    `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are
-    seconds since the epoch; the first is None while no client is refused for want of capacity, the second while no
-    alarm is raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`, `failing` and `paused` say
-    in words what is wrong with the cluster, which engines fail requests, and which get none because their provider has refused;
-    `failed` counts the attempts of the last seconds that engines failed. `memory_full`: what waits finds no room in any engine's KV memory.
+    `arrived` and `refused` count attempts of the last seconds. `now`, `refusing_since` and `warned_since` are seconds
+    since the epoch; the first is None while no client is refused for want of capacity, the second while no alarm is
+    raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`,
+    `failing` and `paused` say in words what is wrong with the cluster, which engines fail requests, and which get none
+    because their provider has refused; `failed` counts the attempts of the last seconds that engines failed.
+    `memory_full`: what waits finds no room in any engine's KV memory.
     """
 
     now: float

@@ -27,7 +27,8 @@ class ObjectivePicture:
 
     A request that was refused for want of capacity, and was not served later, is one of the `refused` in the short window.
 
-    `target` is the quantile that is to be good, `p95`. `advice` is a sentence while `is_burning`, and empty otherwise; `tpot` is None where none is promised.
+    `target` is the quantile that is to be good, `p95`. `advice` is a sentence while `is_burning`, and empty otherwise;
+    `tpot` is None where none is promised.
     """
 
     requests: int
@@ -139,7 +140,8 @@ class ReturnsPicture:
 class SessionsPicture:
     """How many sessions are live, and which part of the engines' memory their contexts take; None where no engine tells its memory.
 
-    `found_share` of the prompt tokens that were believed to be in caches were there, since the start; None where none was believed to be.
+    `found_share` of the prompt tokens that were believed to be in caches were there, since the start; None where none
+    was believed to be.
     """
 
     live: int

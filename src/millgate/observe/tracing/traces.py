@@ -1,9 +1,10 @@
 """One span tree for each attempt: the request, its wait in the queue, its stay at the engine with the first token in it.
 
-Spans are made of the books once the attempt is over: its path keeps nothing but the context. They are written at once as OpenTelemetry's
-protocol has them in JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding): encoding records takes three times as long. A
-span's beginning is reckoned from its end: two clock readings would differ. Names follow the semantic conventions for generative AI
-(https://opentelemetry.io/docs/specs/semconv/gen-ai/) or begin with `millgate.`; no span holds a prompt, an answer, a key or a tenant.
+Spans are made of the books once the attempt is over: its path keeps nothing but the context. They are written at once
+as OpenTelemetry's protocol has them in JSON (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding):
+encoding records takes three times as long. A span's beginning is reckoned from its end: two clock readings would
+differ. Names follow the semantic conventions for generative AI (https://opentelemetry.io/docs/specs/semconv/gen-ai/) or
+begin with `millgate.`; no span holds a prompt, an answer, a key or a tenant.
 """
 
 import json
@@ -61,8 +62,9 @@ _FIRST_EVENT: Final = '000","name":"first_token"}]}'
 class TraceContext:
     """W3C Trace Context, level 1. Ids in lower-case hexadecimal digits: 32 of the trace, 16 of each span; `parent` is empty where the trace begins here.
 
-    `span` is the request's own, `engine_span` that of its stay at an engine, which the engine is told of. `replaces` says that the client
-    sent a context, a good one or not. No named tuple: compiled, this is made and read in a third of the time.
+    `span` is the request's own, `engine_span` that of its stay at an engine, which the engine is told of. `replaces`
+    says that the client sent a context, a good one or not. No named tuple: compiled, this is made and read in a third
+    of the time.
     """
 
     def __init__(self, trace: str, parent: str, fresh: str, sampled: bool, replaces: bool) -> None:
@@ -188,8 +190,8 @@ class Traces:
         return int((at + self._core_epoch_s) * 1e6)
 
 
-# Texts are joined from pieces of which most are the same for every span: formats within formats would copy them three times. A record is
-# taken apart as a plain tuple: asked for each field by its name, it would be searched.
+# Texts are joined from pieces of which most are the same for every span: formats within formats would copy them three
+# times. A record is taken apart as a plain tuple: asked for each field by its name, it would be searched.
 
 
 def _refused(context: TraceContext, began: int, over: int, facts: Facts, lane: str, final: Yield) -> str:

@@ -6,6 +6,7 @@ import json
 import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from servers.line.stand import upload
 from servers.line.talk import Peer
 
 FAST = ServicePrior(0.001, 0.0, 0.0001, 0.0)
+NAMES = "first", "second"
 MESSAGES = b"/v1/messages"
 ASK = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}).encode()
 UNKNOWN = b'{"error":{"message":"Invalid URL","type":"invalid_request_error","param":null,"code":null}}'
@@ -68,13 +70,12 @@ async def two(
     engines = FakeEngine(first), FakeEngine(second)
     for engine in engines:
         await engine.start()
-    names = "first", "second"
     core = Settings(
-        (LaneSettings("lane"),), tuple(EngineSettings(name, 4, prior=FAST, own_key=own_key) for name in names)
+        (LaneSettings("lane"),), tuple(EngineSettings(name, 4, prior=FAST, own_key=own_key) for name in NAMES)
     )
     addresses = tuple(
         EngineAddress(name, "127.0.0.1", engine.port, health=None, api_key="sk-planted" if own_key else None)
-        for name, engine in zip(names, engines, strict=True)
+        for name, engine in zip(NAMES, engines, strict=True)
     )
     line = LineAddress(port=0, door=LineSettings(lane="lane"))
     gateway = Gateway(build_governor(core, time.monotonic()), GatewaySettings(addresses, port=0, line=line))
@@ -247,6 +248,52 @@ def test_tokens_are_counted_by_an_engine_that_speaks_the_dialect() -> None:
             assert (got.status, got.json()) == (200, {"input_tokens": 9})
             assert (await stand.ask(ASK, CHAT)).status == 200
             assert stand.gateway.door.ongoing == 0
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("code", [404, 429, 503])
+def test_the_other_engine_gets_the_whole_request_where_the_first_says_its_refusal_with_status_200(
+    code: int, stream: bool
+) -> None:
+    """It got an empty body, or half of one, and its complaint of that was the client's answer."""
+    refusal = b'{"error":{"message":"not here","code":%d}}' % code
+
+    async def body() -> None:
+        async with two(always(200, refusal), answer_whole) as (stand, second):
+            assert (await stand.ask(chat(stream=stream))).status == 200
+            assert len(stand.engine.asked) == 1
+            (asked,) = second.asked
+            assert json.loads(asked.body)["messages"] == json.loads(chat())["messages"]
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_engine_that_comes_while_the_only_one_refuses_gets_the_whole_request(stream: bool) -> None:
+    """As when a busy pool is enlarged: the body had been let go, as there was no other engine when it was sent."""
+    has_come = asyncio.Event()
+
+    async def refuses_late(asked: Asked) -> None:
+        await has_come.wait()
+        asked.reply(BUSY, 503)
+
+    async def body() -> None:
+        async with two(refuses_late, answer_whole) as (stand, second):
+            gateway = stand.gateway
+            settings, engines = gateway.settings, tuple(EngineSettings(name, 4, prior=FAST) for name in NAMES)
+            lanes = (LaneSettings("lane"),)
+            await gateway.adopt(replace(settings, engines=settings.engines[:1]), Settings(lanes, engines[:1]))
+            asking = asyncio.ensure_future(stand.ask(chat(stream=stream, stream_options={})))
+            await stand.engine.next()
+            await gateway.adopt(settings, Settings(lanes, engines))
+            has_come.set()
+            assert (await asking).status == 200
+            (asked,) = second.asked
+            assert json.loads(asked.body)["messages"] == json.loads(chat())["messages"]
+            await stand.settle()
 
     run(body())
 

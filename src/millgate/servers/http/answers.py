@@ -144,6 +144,8 @@ class WholeAnswer:
         self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
         if self._bound is None:
             self._owner.begun()
+        else:
+            self._owner.taken()
 
     def on_end(self, *, delimited: bool) -> None:
         """Pass the rest on and report how it went."""

@@ -32,8 +32,6 @@ from millgate.servers.requests.tickets import KeptBody
 
 _SAYS_USAGE = (b"json",)
 """The kinds of answers of a dialect in which each says its tokens; sounds and subtitles do not."""
-_COMPLAINS: Final = 400
-"""From this status on an engine has done nothing of a request, where it says why (see `is_left_undone`) or knows no `stream_options`."""
 _UNANSWERED: Final = (Outcome.ENGINE_FAILED, Outcome.BAD_REQUEST)
 _NO_PAIRS: Final[Pairs] = []
 """Shared by all attempts whose answers get nothing of ours: most do not."""
@@ -171,8 +169,8 @@ class HttpAttempt(CallHolder, DecisionListener):
             b"POST", target, headers, body, receiver, may_retry=self._facts.may_retry
         )
         call.expire_at(self._expires_at)
-        if body is self._body.data and (self._untold is not None or len(self._desk.engines) == 1):
-            self._body.drop()  # no other engine may be tried, and nothing was added that may be taken back
+        if body is self._body.data and self._untold is not None:
+            self._body.drop()  # no third engine is tried, and nothing was added that may be taken back
 
     def on_queue(self, decision: Queue) -> None:
         """Wait in silence: a status sent now could not become a refusal later."""
@@ -218,16 +216,19 @@ class HttpAttempt(CallHolder, DecisionListener):
     # ---- what the answer says
 
     def answered(self, head: AnswerHead) -> None:
-        """Let go of the body, unless it may have to be sent again: as it came, or to another engine."""
+        """Note what the head says beside the answer; an error may still follow it, and have another engine asked."""
         _note_upstream_id(self, self._desk, head)
-        if head.status < _COMPLAINS:
-            self._release_body()
         if self._asked_usage is not None and head.status < 300:
             self._desk.asked_usage.note(self.engine, takes=self._asked_usage)
 
+    def taken(self) -> None:
+        """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""
+        if self._body.drop() and self._call is not None and self._call.written:
+            self.exchange.release_body()
+
     def begun(self) -> None:
         """The first event, or the first sound, has met its deadline; from here on only silence can expire it."""
-        self._release_body()
+        self.taken()
         if self._call is not None:
             self._call.expire_at(None)
 
@@ -244,6 +245,7 @@ class HttpAttempt(CallHolder, DecisionListener):
         """Report a whole answer; the engine is done with it, but for the end of a stream's framing."""
         to_end = None if self.stream is None else self._call
         if self._close():
+            self._body.drop()
             let_end(to_end)
             self._desk.driver.post(make_finished(self.number, usage))
             if usage.prompt_tokens is None and _owes_usage(
@@ -309,11 +311,6 @@ class HttpAttempt(CallHolder, DecisionListener):
             self._desk.driver.post(ClientGone(self.number))
             if self._engine is not None and self._engine.on_hangup is not None:
                 self._engine.on_hangup()
-
-    def _release_body(self) -> None:
-        """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""
-        if self._body.drop() and self._call is not None and self._call.written:
-            self.exchange.release_body()
 
     def _close(self) -> bool:
         """Leave the door's books; return False when that has happened before."""

@@ -92,7 +92,10 @@ class AnswerOwner(Protocol):
         """The engine has nothing of it, so that another one may be tried; `tell`, else the kind, is for a client that gets no other answer."""
 
     def answered(self, head: AnswerHead) -> None:
-        """The head of the answer has come, so that the request is not sent again, but by `resend` after a 400."""
+        """The head of the answer has come."""
+
+    def taken(self) -> None:
+        """The answer is no error that another engine could make good: the request is not sent again."""
 
     def begun(self) -> None:
         """The first event of a stream has come, in time, or what is passed on as it comes."""

@@ -83,8 +83,11 @@ class LightRequest(CallHolder):
             self._close()
 
     def answered(self, head: AnswerHead) -> None:
-        """Keep the body: few of these are under way at a time, and not for long."""
+        """Nothing: what the head says is passed on with it."""
         del head
+
+    def taken(self) -> None:
+        """Keep the body: few of these are under way at a time, and not for long."""
 
     def begun(self) -> None:
         """Let a stream take its time, and no other request's place."""

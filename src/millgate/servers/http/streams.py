@@ -105,6 +105,7 @@ class StreamAnswer:
         if is_stream(head):
             self._head = head
             self._owner.answered(head)
+            self._owner.taken()
         else:
             self._whole = WholeAnswer(self._owner)
             self._whole.on_head(head)

@@ -47,6 +47,7 @@ VIOLATIONS = {
     "chunked and length": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" + LAST_CHUNK,
     "two lengths": HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
     "a negative length": HEAD + b"Content-Length: -1\r\n\r\n",
+    "a length of 5,000 digits": HEAD + b"Content-Length: " + b"5".zfill(5_000) + b"\r\n\r\nhello",
     "a length of letters": HEAD + b"Content-Length: five\r\n\r\nhello",
     "another coding": HEAD + b"Transfer-Encoding: gzip\r\n\r\nhello",
     "two codings": HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + LAST_CHUNK,

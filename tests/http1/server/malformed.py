@@ -58,6 +58,7 @@ FRAMING = [
         "chunked, then length",
         _post(b"Transfer-Encoding: chunked", b"Content-Length: 5", body=b"0\r\n\r\n" + SMUGGLED),
     ),
+    Case("a length of 5,000 digits", _post(b"Content-Length: " + b"5".zfill(5_000), body=b"x" * 5)),
     Case("two lengths that differ", _post(b"Content-Length: 5", b"Content-Length: 6", body=b"x" * 6)),
     Case("two lengths that agree", _post(b"Content-Length: 5", b"Content-Length: 5", body=b"x" * 5)),
     Case("coding xchunked", _post(b"Transfer-Encoding: xchunked", body=b"0\r\n\r\n"), (400, 501)),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from millgate.http1.client.contract import AnswerHead
-from millgate.http1.wire.fields import HEAD_END, HOP_BY_HOP, Pair, listed, stays_open
+from millgate.http1.wire.fields import HEAD_END, HOP_BY_HOP, MOST_LENGTH_DIGITS, Pair, listed, stays_open
 
 _DROPPED: Final = HOP_BY_HOP | {b"content-length", b"date"}
 _HIGHEST_STATUS: Final = 599
@@ -39,7 +39,7 @@ def read_answer(status: int, version: bytes, fields: Sequence[Pair]) -> tuple[An
 
 
 def _length(value: bytes) -> int:
-    if not value.isdigit():
+    if not value.isdigit() or len(value) > MOST_LENGTH_DIGITS:
         raise ProtocolViolationError("answer with a Content-Length that is no number")
     return int(value)
 

@@ -357,6 +357,9 @@ class UpstreamConnection(Addressee):
         reader = self._reader
         headed = reader.head is not None
         if not headed:
+            if self.reused and not self._wrote:
+                self._refuse_stray()
+                return
             call.message = call.rest = b""  # only a request without a byte of an answer is sent again
         if not headed and (repeated := reader.repeated(data)) is not None and not call.head_only:
             self._deliver(call, repeated[0], repeated[1])
@@ -381,6 +384,11 @@ class UpstreamConnection(Addressee):
                 return
         if reader.whole:
             self._finish(call, reusable=reader.keep_alive and not reader.surplus)
+
+    def _refuse_stray(self) -> None:
+        """Close on an answer that came before its request had left: `connection_lost` has that sent on a fresh connection."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _deliver(self, call: UpstreamCall, head: AnswerHead, body: bytes) -> None:
         """Hand over an answer that has come whole in one read; the reader has nothing to forget."""
@@ -425,7 +433,7 @@ class UpstreamConnection(Addressee):
         transport = self._transport
         assert transport is not None
         self.call = None
-        if reusable and not transport.get_write_buffer_size():
+        if reusable and self._wrote and not transport.get_write_buffer_size():
             if self._reader.touched:
                 self._reader.clear()
             self.reused = True

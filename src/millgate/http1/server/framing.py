@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 from millgate.http1.server.contract import ServerLimits
+from millgate.http1.wire.fields import MOST_LENGTH_DIGITS
 
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
 """Origin form in visible ASCII; no fragment, which never belongs on the wire (RFC 9112 section 3.2)."""
@@ -109,7 +110,7 @@ def _chunked(version: bytes, named: Mapping[bytes, bytes]) -> bool:
 
 
 def _length(value: bytes) -> int:
-    if not value.isdigit():
+    if not value.isdigit() or len(value) > MOST_LENGTH_DIGITS:
         raise UnacceptableError(400, "invalid_request", "Content-Length must be a decimal number")
     return int(value)
 

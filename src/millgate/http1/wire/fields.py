@@ -27,6 +27,8 @@ ANSWER_RESERVED: Final = FRAMING | {b"date"}
 """What an answer's head line and framing write themselves."""
 
 HEAD_END: Final = b"\r\n\r\n"
+MOST_LENGTH_DIGITS: Final = 20
+"""Of a Content-Length: 64 bits. llhttp passes any zeros before it, and Python reads no number of more than 4,300 digits."""
 
 _PERSISTENCE: Final = (b"connection", b"proxy-connection")
 """Names that may say `close`."""

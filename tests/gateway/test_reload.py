@@ -12,6 +12,7 @@ import pytest
 
 from gateway.harness import Asked, Client, FakeEngine, Stand, answer, chat, event, run, until
 from gateway.stand import core_settings, gating
+from millgate.core.events import Event, Finished
 from millgate.core.settings import LaneSettings
 from millgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
 from millgate.gateway.notify import Notifier
@@ -138,6 +139,38 @@ def test_a_queued_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
             assert len(second.asked) == 1
             busy.leave()
             await stand.settle()
+        await second.stop()
+
+    run(body())
+
+
+def test_what_falls_due_while_an_engine_is_taken_away_may_still_go_there() -> None:
+    """Reading the configuration holds the loop: a client that waited for a paused account until then was told 502."""
+
+    async def stay_or_answer(asked: Asked) -> None:
+        if b"queued" in asked.body:
+            asked.reply(answer())
+        await asked.hung_up()
+
+    async def body() -> None:
+        second = FakeEngine()
+        await second.start()
+        async with gating(stay_or_answer, core=core_settings(max_inflight=1)) as stand:
+            busy, queued = await stand.client(), await stand.client()
+            busy.ask(chat())
+            await stand.engine.next()
+            queued.ask(chat("queued"))
+            await until(lambda: stand.lane.queued == 1)
+            due: list[Event] = [Finished(1, 5, 2, released=True)]
+            door = stand.gateway.door
+            stand.gateway.driver.before_step = lambda: due.pop() if due and "second" in door.engines else None
+            settings = replace(
+                stand.gateway.settings, engines=(EngineAddress("second", "127.0.0.1", second.port),)
+            )
+            await stand.gateway.adopt(settings, core_settings("second", max_inflight=1))
+            assert (await queued.answer()).status == 200
+            assert (due, list(door.engines), len(second.asked)) == ([], ["second"], 0)
+            busy.leave()
         await second.stop()
 
     run(body())

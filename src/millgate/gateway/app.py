@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.source import Readiness, Views
 from millgate.servers.http import HttpDoor
 from millgate.servers.line import LineDoor
+from millgate.servers.requests.routes import EngineRoute
 from millgate.sockets.descriptors import Descriptors
 
 if TYPE_CHECKING:
@@ -224,8 +225,9 @@ class Gateway:
         self.fleet.adopt(settings.engines, settings.upstream)
         if extproc is not None:
             extproc.adopt(found, self.fleet.routes)
-        self._reroute()
+        self._reroute(self.door.engines)
         self.driver.reconfigure(core)
+        self._reroute({})
         self.fleet.tell()
         engines = [each.name for each in self.driver.snapshot().engines]  # those that end what they have, too
         self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
@@ -240,11 +242,11 @@ class Gateway:
             await self.line.listeners.secure(wanted.ssl)
         return wanted
 
-    def _reroute(self) -> None:
-        """Show the doors the engines as they are now, before the core may name a new one."""
-        self.door.engines = {route.name: route for route in self.fleet.routes}
+    def _reroute(self, before: Mapping[str, EngineRoute]) -> None:
+        """Show the doors the engines as they are now, before the core may name a new one, and `before` those that it may name still."""
+        self.door.engines = {**before, **{route.name: route for route in self.fleet.routes}}
         if self.line is not None:
-            self.line.engines = {route.name: route for route in self.fleet.routes}
+            self.line.engines = self.door.engines
 
     async def drain(self) -> None:
         """Refuse new work, let running work end within the grace, and return when nothing is left.

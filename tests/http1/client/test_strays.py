@@ -2,7 +2,7 @@
 
 import asyncio
 
-from http1.client.engine import Asked, Receiver, Stand, engine, run, sized, until
+from http1.client.engine import Asked, Receiver, Stand, engine, run, saying, sized, until
 from millgate.http1.wire.outbox import Outbox
 
 
@@ -35,6 +35,22 @@ def test_an_answer_that_came_before_its_request_had_left_is_no_answer_to_it() ->
             assert (receiver.body, receiver.failed) == (b"second", [])
             assert (await stand.ask(b"third")).body == b"third"
             assert len(stand.asked) == 2
+
+    run(body())
+
+
+def test_a_call_that_is_held_back_and_given_up_as_its_connection_is_made_leaves_none() -> None:
+    """The engine worked on its answer for as long as that took, for no client; in which turn that was differs."""
+
+    async def body() -> None:
+        async with engine(saying(sized())) as stand:
+            for turn in range(40):
+                call = stand.send(Receiver())
+                call.pause()
+                for _ in range(turn):
+                    await asyncio.sleep(0)
+                call.abort()
+                await until(lambda: stand.pool.open == 0)
 
     run(body())
 

@@ -91,6 +91,11 @@ class UpstreamCall:
             if ear.anxious:
                 self.receiver = ear.trial(receiver)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its receiver hears nothing more."""
+        return self._done
+
     # ---- the caller's side
 
     @property

@@ -188,7 +188,9 @@ class UpstreamPool(ConnectionShelf):
             call.begin(connection)
 
     def _begin_paused(self, connection: UpstreamConnection, call: UpstreamCall) -> None:
-        if connection.lost:
+        if call.is_over:  # its client has left in this very turn
+            connection.drop()
+        elif connection.lost:
             self._fail_to_connect(call, "the connection was closed at once")
         else:
             call.begin(connection)

@@ -116,10 +116,9 @@ class Gateway:
         self.door.on_named = self.door.shedding.on_named = observers.accounting.named
         if observers.traces is not None:
             self.door.on_begun, self.door.traced = observers.accounting.begun, observers.traces.onward
-        for door in (self.door, self.line):
-            if door is not None:
-                door.on_upstream_named = observers.accounting.upstream_named
-                door.on_cause = observers.accounting.failed_because
+        for door in (self.door,) if self.line is None else (self.door, self.line):
+            door.on_upstream_named = observers.accounting.upstream_named
+            door.on_cause = observers.accounting.failed_because
         return observers
 
     def _open_exposition(self) -> Exposition:

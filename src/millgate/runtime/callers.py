@@ -36,11 +36,13 @@ OWN_CREDENTIALS: Final = (b"authorization", b"x-api-key")
 CREDENTIALS: Final = frozenset(
     (*OWN_CREDENTIALS, b"api-key", b"x-goog-api-key", b"cookie", b"openai-organization", b"openai-project")
 )
-"""Where providers look for one, and for what must belong to it: OpenAI answers 401 to a key with another one's organization, which SDKs send
-where OPENAI_ORG_ID is set. A browser sends the session of its company's other sites to a gate beside them, as a cookie."""
+"""Where providers look for one, and for what must belong to it: OpenAI answers 401 to a key with another one's
+organization, which SDKs send where OPENAI_ORG_ID is set. A browser sends the session of its company's other sites to a
+gate beside them, as a cookie."""
 _TENANT, _LANE, _PRIORITY = b"x-millgate-tenant", b"x-millgate-lane", b"x-millgate-priority"
 _STEERING: Final = (_TENANT, _LANE, _PRIORITY)
-# Agents that name a session for all of its subagents, and in another field which of them asks: Claude Code from 2.1.139 on, and Codex.
+# Agents that name a session for all of its subagents, and in another field which of them asks: Claude Code from 2.1.139
+# on, and Codex.
 _AGENTS: Final = {b"x-claude-code-session-id": b"x-claude-code-agent-id", b"session-id": b"thread-id"}
 _NAME: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _NO_KEY: Final = b"no key at all"
@@ -64,9 +66,10 @@ class TenantRule:
 class CallerSettings:
     """The callers that are admitted; by default all of them, as one tenant, credentials untouched.
 
-    `open_tenants` makes one tenant of each credential that passes. `trusted_peers` are networks whose tenant and
-    lane headers are believed, and that may say which engine's cache a request uses. `lanes` are all lanes there are, `path_lanes` those of requests that name none.
-    The first of `session_headers` (lower case) that a request has names its session.
+    `open_tenants` makes one tenant of each credential that passes. `trusted_peers` are networks whose tenant and lane
+    headers are believed, and that may say which engine's cache a request uses. `lanes` are all lanes there are,
+    `path_lanes` those of requests that name none. The first of `session_headers` (lower case) that a request has names
+    its session.
     """
 
     tenants: tuple[TenantRule, ...] = ()

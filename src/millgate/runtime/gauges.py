@@ -43,12 +43,13 @@ _LABEL = re.compile(rb'[ \t]*+([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\
 class GaugeNames(NamedTuple):
     """What one engine calls its gauges.
 
-    `running` counts requests, and so does each of `waiting`, of which only the first need be there; `kv_share` names the share of
-    the KV cache in use (the first name that is present counts); `kv_blocks` is the info metric whose two labels multiply to the cache's
-    tokens, `kv_tokens` a gauge of them where that is not there; `preemptions` counts
-    requests that lost their cache to others, since the engine's start; `adapters` is the info metric about them (LoRA). So many seconds
-    `after_hangup_s` it is read again, and not twice within the first of them. What it shows may be `late_s` old. Series that differ in nothing but the labels `copies`
-    count the same requests; a series with a value for the label `part_by` counts some of those of another.
+    `running` counts requests, and so does each of `waiting`, of which only the first need be there; `kv_share` names
+    the share of the KV cache in use (the first name that is present counts); `kv_blocks` is the info metric whose two
+    labels multiply to the cache's tokens, `kv_tokens` a gauge of them where that is not there; `preemptions` counts
+    requests that lost their cache to others, since the engine's start; `adapters` is the info metric about them (LoRA).
+    So many seconds `after_hangup_s` it is read again, and not twice within the first of them. What it shows may be
+    `late_s` old. Series that differ in nothing but the labels `copies` count the same requests; a series with a value
+    for the label `part_by` counts some of those of another.
     """
 
     engine: str
@@ -81,7 +82,8 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
     GaugeNames(
         "sglang",
         "sglang:num_running_reqs",
-        # Where prompts are read on other engines, requests wait for the other side in queues of their own (its `metrics_collector.py`).
+        # Where prompts are read on other engines, requests wait for the other side in queues of their own (its
+        # `metrics_collector.py`).
         (
             "sglang:num_queue_reqs",
             "sglang:num_grammar_queue_reqs",
@@ -119,7 +121,8 @@ GAUGE_NAMES: tuple[GaugeNames, ...] = (
         "llamacpp:requests_processing",
         ("llamacpp:requests_deferred",),
         ("llamacpp:kv_cache_usage_ratio",),
-        # It looks for clients that have left after each second in which none of its tasks was done, and a reading is a task (b11434).
+        # It looks for clients that have left after each second in which none of its tasks was done, and a reading is a
+        # task (b11434).
         after_hangup_s=(1.2, 2.5),
     ),
 )

@@ -5,12 +5,15 @@ out, two good ones let it back. *Requests* say that it works: three failures in 
 for a probation that doubles from 1 to 30 s. After that one single request is tried, and what becomes of it decides
 (Envoy's outlier detection and its consecutive failures, with a half-open breaker's trial at the end).
 
-What is no failure: anything that the engine says with a status below 500, 501 for what no request gets there, and 503 and 529, by which
-engines refuse what they have no room for. To a request a 4xx is no success either: it takes no failure back, and the next request is the trial. An engine without a health page
-(404) answers, and that is enough. A time that runs out counts only when nothing else was heard of the engine since: clients may be as impatient as they like.
+What is no failure: anything that the engine says with a status below 500, 501 for what no request gets there, and 503
+and 529, by which engines refuse what they have no room for. To a request a 4xx is no success either: it takes no
+failure back, and the next request is the trial. An engine without a health page (404) answers, and that is enough. A
+time that runs out counts only when nothing else was heard of the engine since: clients may be as impatient as they
+like.
 
-Some engines say 500 for what is wrong with a request: llama.cpp does for a text that is longer than its batch. So where half of the others
-have answered with such a status as well within ten seconds, and this one has answered a request, the requests are at fault and not the engine.
+Some engines say 500 for what is wrong with a request: llama.cpp does for a text that is longer than its batch. So where
+half of the others have answered with such a status as well within ten seconds, and this one has answered a request, the
+requests are at fault and not the engine.
 
 An engine that is alone in its pool is never taken out for failed requests, for then the outage would outlast its
 cause. Failures only make us look more often, and the first good look brings it back.
@@ -30,9 +33,10 @@ _TOLD_FOR_S = 60.0
 class HealthSettings:
     """How an engine is looked at; times in seconds.
 
-    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while a lone engine
-    is down or in doubt. `page_within_s` is three times what a loaded API server of vLLM takes. SGLang's page looks each second whether the engine has
-    put anything out since (its `http_server.py`), and a chunk of a long prompt may take two seconds.
+    `target` is the health page, None where requests alone shall tell. `quick_poll_s` is the pace while a lone engine is
+    down or in doubt. `page_within_s` is three times what a loaded API server of vLLM takes. SGLang's page looks each
+    second whether the engine has put anything out since (its `http_server.py`), and a chunk of a long prompt may take
+    two seconds.
     """
 
     target: bytes | None = b"/health"

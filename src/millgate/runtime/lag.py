@@ -20,7 +20,9 @@ class LoopLag:
     """Watches its loop's lateness; `overloaded` once every tick of PERSISTENT_S was late, until one is on time.
 
     A few late ticks are a burst, and over when it is served: to refuse what came in it would help no other request.
-    `due` is the time of the next tick, `worst_s` the latest tick so far; `on_late` is called at one later than STALL_S while `due` is still its time, `on_stall` is told of each that is later than STALL_S, in `seconds`, and of the CPU time `cpu_s` that this process took meanwhile.
+    `due` is the time of the next tick, `worst_s` the latest tick so far; `on_late` is called at one later than STALL_S
+    while `due` is still its time, `on_stall` is told of each that is later than STALL_S, in `seconds`, and of the CPU
+    time `cpu_s` that this process took meanwhile.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, late_s: float = LATE_S) -> None:

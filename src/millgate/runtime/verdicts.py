@@ -28,7 +28,8 @@ _NAMED = (
     (re.compile(rb"\btokens?\b|\btpm\b"), QuotaKind.TPM),
     (re.compile(rb"\brequests\b|\brpm\b|call rate limit"), QuotaKind.RPM),
 )
-# An account without credit answers so, and no retry mends it: OpenAI's words, which compatible providers use as well, then Anthropic's.
+# An account without credit answers so, and no retry mends it: OpenAI's words, which compatible providers use as well,
+# then Anthropic's.
 _NO_CREDIT = re.compile(
     rb'"(?:error_)?(?:code|type)"\s*:\s*"(?:insufficient_quota|billing_hard_limit_reached|billing_not_active'
     rb'|enforced_spend_limit_reached)"|"message"\s*:\s*"Your credit balance is too low'

@@ -23,8 +23,9 @@ _SHUT = "requests failed and its breaker is open: single requests try it"
 class HealthCheck(Ear):
     """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the ear of its pool.
 
-    `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other
-    engine takes work; `unseen` is why the engine is down from the start, empty where it is not. Use: `listen` to the pool that the doors get, `start`, `stop`.
+    `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other engine
+    takes work; `unseen` is why the engine is down from the start, empty where it is not. Use: `listen` to the pool that
+    the doors get, `start`, `stop`.
     """
 
     def __init__(

@@ -149,8 +149,8 @@ def shared_sockets(host: str, port: int, count: int, backlog: int = 1024) -> lis
 def notice_silence(sock: socket.socket, unheard_s: float = UNHEARD_S) -> None:
     """Have the kernel end a connection, within a minute, whose other side is gone without a word, as a host without power is.
 
-    Balancers that forget what is idle (AWS after 350 s, Azure after 4 minutes) see signs of life while an answer is awaited. What is
-    sent must be acknowledged within `unheard_s`, not within a quarter of an hour.
+    Balancers that forget what is idle (AWS after 350 s, Azure after 4 minutes) see signs of life while an answer is
+    awaited. What is sent must be acknowledged within `unheard_s`, not within a quarter of an hour.
     """
     # A system that lacks one of these notices later; macOS sets nothing where the other side has gone already.
     with contextlib.suppress(OSError):

@@ -85,8 +85,9 @@ class Receiver(Protocol):
 class Ear:
     """A listener to an engine's health, over all its requests: never to its bytes.
 
-    Of good answers it is told nothing while it expects none: `heard` is counted up in passing, whenever the engine
-    has said something. So a request at an engine that is well costs it no call. It is no protocol, which compiled code asks half as fast.
+    Of good answers it is told nothing while it expects none: `heard` is counted up in passing, whenever the engine has
+    said something. So a request at an engine that is well costs it no call. It is no protocol, which compiled code asks
+    half as fast.
     """
 
     heard: int
@@ -157,9 +158,10 @@ class Upstream(Protocol):
     ) -> Call:
         """Send one request now; `head_by` is the loop time by which the final head must have arrived.
 
-        `Host`, `Accept-Encoding`, `Content-Length` and `Connection` are the client's to write; the caller passes no hop-by-hop
-        header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a kept connection that the engine
-        was just closing is replaced by a fresh one once, while no answer byte has been read. No callback comes before this returns.
+        `Host`, `Accept-Encoding`, `Content-Length` and `Connection` are the client's to write; the caller passes no
+        hop-by-hop header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a kept connection
+        that the engine was just closing is replaced by a fresh one once, while no answer byte has been read. No
+        callback comes before this returns.
         """
 
     def close(self) -> None:

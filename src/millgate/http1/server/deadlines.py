@@ -4,8 +4,9 @@
     idle between requests      close                 nothing is read      cut
     lingering or closing       cut
 
-A head's deadline is absolute; a body's moves with what has come, so that a slow link passes and a trickle does not. A client that is to
-read an answer is looked at four times within its time, and has all of it again whenever it has taken something.
+A head's deadline is absolute; a body's moves with what has come, so that a slow link passes and a trickle does not. A
+client that is to read an answer is looked at four times within its time, and has all of it again whenever it has taken
+something.
 """
 
 import enum

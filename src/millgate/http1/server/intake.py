@@ -1,9 +1,10 @@
 """From a client's bytes to whole requests, one at a time: llhttp checks every byte, we check what it leaves open.
 
-No callback of ours runs inside the parser. Its callbacks are methods of lists (`on_body` appends a piece; the end
-of a message appends None to the pieces, the end of a head empties a list of one token). A head is cut out at CRLF
-CRLF and fed alone, a sized body is fed to its last byte and no further. So nothing that is pipelined is parsed before its turn. Two readings of the same bytes are held
-against each other: llhttp must see the end of the head and of the body exactly where we see it.
+No callback of ours runs inside the parser. Its callbacks are methods of lists (`on_body` appends a piece; the end of a
+message appends None to the pieces, the end of a head empties a list of one token). A head is cut out at CRLF CRLF and
+fed alone, a sized body is fed to its last byte and no further. So nothing that is pipelined is parsed before its turn.
+Two readings of the same bytes are held against each other: llhttp must see the end of the head and of the body exactly
+where we see it.
 
 A head that repeats the connection's last one (see `repeats`) is not parsed again, and neither is its body, whose
 length says where it ends. Llhttp then sees that request not at all and waits where the one before has ended.

@@ -25,9 +25,10 @@ in the kernel for a tenth of one. libuv has not accepted in a loop since 1.45.""
 class HttpServer(ConnectionOwner):
     """Serves one application on one or more addresses; build it on the loop that runs it.
 
-    `retiring` makes every answer the last of its connection; `draining` refuses bodies that are announced, too. The budget and the descriptors may be shared with other
-    servers. Where there are too many connections a newcomer is refused, or if the server `makes_room` takes the place of the oldest that waits for a request.
-    Bodies are booked on the tenant that `tenant_of` finds in their head, and on their peer.
+    `retiring` makes every answer the last of its connection; `draining` refuses bodies that are announced, too. The
+    budget and the descriptors may be shared with other servers. Where there are too many connections a newcomer is
+    refused, or if the server `makes_room` takes the place of the oldest that waits for a request. Bodies are booked on
+    the tenant that `tenant_of` finds in their head, and on their peer.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ def restart_hint_s(attempt: int, retry_count: int | None) -> float:
     """Return when the client of this attempt, which found no engine, is to come back: time for a health check and a restart to show.
 
     That is 5 to 10 s, spread, and twice as long after each of two retries that the client labels. SDKs try three times
-    (`max_retries` 2 of OpenAI's and Anthropic's): told 5 to 10 s each time they give up before an engine has loaded its model.
+    (`max_retries` 2 of OpenAI's and Anthropic's): their last try comes after 15 to 30 s, and not after 10 to 20 s, when
+    few engines have loaded their model.
     """
     return FIRST_PAUSE_S * 2.0 ** min(retry_count or 0, 2) * (1.0 + spread(attempt))
 

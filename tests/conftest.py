@@ -6,6 +6,7 @@ from pathlib import Path
 import hatch_build
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # A gate must turn neither on chance, so that `make test` tries the same examples each time and `make explore` others, nor on
 # how busy the machine is.
@@ -18,6 +19,17 @@ def pytest_sessionstart() -> None:
     """End at once where a source has changed since it was compiled: another program would be tested."""
     if hatch_build.stale():
         pytest.exit("compiled from older sources: run `make compiled` or `make interpreted`", returncode=4)
+    if settings().derandomize:
+        _try_the_same_examples()
+
+
+def _try_the_same_examples() -> None:
+    """Let Hypothesis take no numbers and words from our modules.
+
+    Which modules it knows depends on what is compiled, and on the tests that ran before in the same process.
+    """
+    if hasattr(providers, "is_local_module_file"):
+        providers.is_local_module_file = lambda _path: False
 
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -1,7 +1,7 @@
 """Shares: floors, then what is wanted, then what is left; never more than the amount."""
 
 import pytest
-from hypothesis import given, settings as profile, strategies as some
+from hypothesis import given, strategies as some
 
 from millgate.cluster.division import Claim, divide
 
@@ -52,7 +52,6 @@ def test_what_cannot_be_divided_goes_to_each_in_turn() -> None:
     ]
 
 
-@profile(derandomize=True)
 @given(_amounts, _demands, some.booleans(), some.integers(0, 9))
 def test_the_sum_is_the_amount_and_no_wish_is_left_while_another_has_more(
     amount: float, demands: list[Claim], comes_whole: bool, turn: int
@@ -72,7 +71,6 @@ def test_the_sum_is_the_amount_and_no_wish_is_left_while_another_has_more(
             assert larger == []
 
 
-@profile(derandomize=True)
 @given(_amounts, _waiting, some.integers(0, 9))
 def test_however_long_requests_wait_the_sum_is_the_amount(
     amount: float, claims: list[Claim], turn: int

@@ -153,5 +153,4 @@ TestLife = Life.TestCase
 TestLife.settings = profile(
     max_examples=100,
     stateful_step_count=60,
-    derandomize=True,
 )

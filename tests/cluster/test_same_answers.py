@@ -123,7 +123,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @profile(
     max_examples=60,
-    derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
 @given(steps=some.lists(_steps, min_size=10, max_size=60))

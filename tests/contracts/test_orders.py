@@ -26,7 +26,7 @@ WITH_HISTORY: list[Callable[[], Order]] = [
     partial(FairOrder, partial(BoundedShortFirstOrder, 1)),
 ]
 ON_EVERY_ORDER = pytest.mark.parametrize("make", ORDERS)
-QUICK = settings(max_examples=60, derandomize=True)
+QUICK = settings(max_examples=60)
 
 
 def _waiting(

@@ -83,7 +83,7 @@ def test_one_that_retries_three_times_as_often_takes_nothing_from_the_share_of_a
     assert sum(passed.values()) <= 1.5 * 10 * windows
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 @given(some.lists(some.tuples(some.integers(0, 6), some.floats(0.0, 4.0), some.booleans()), max_size=150))
 def test_inv_5_never_more_than_twice_the_budget_passes_in_a_window(
     steps: list[tuple[int, float, bool]],

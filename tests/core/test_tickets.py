@@ -329,7 +329,7 @@ class _Watched:
         del self.inside[newest[0]]
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 @given(
     some.lists(
         some.tuples(some.integers(0, 2), some.integers(0, 2), some.integers(0, 5), some.booleans()),
@@ -354,7 +354,7 @@ def test_inv_3_and_inv_5_whatever_happens_the_counts_are_true_and_everything_end
     assert not any(appointments.knows(str(who)) for who in range(3))
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60)
 @given(
     some.lists(some.tuples(some.integers(0, 2), some.floats(0.1, 30.0)), min_size=1, max_size=100),
     some.floats(0.0, 40.0),
@@ -380,7 +380,7 @@ def test_a_look_ahead_tells_what_the_next_event_will_find(
     assert several is appointments.has_several(later) is (appointments.tenants > 1)
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=100)
 @given(
     some.lists(
         some.tuples(some.integers(0, 2), some.floats(0.1, 5.0), some.floats(0.0, 1.0), some.booleans()),

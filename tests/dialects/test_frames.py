@@ -128,7 +128,7 @@ def _outcome(body: bytes, *, anew: bool) -> RequestFacts | str:
         return str(error)
 
 
-@settings(derandomize=True, max_examples=300)
+@settings(max_examples=300)
 @given(
     some.lists(some.lists(PIECES, min_size=1, max_size=3).map(",".join), min_size=1, max_size=6),
     some.binary(max_size=3),

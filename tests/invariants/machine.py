@@ -37,7 +37,7 @@ from millgate.wiring.governor import build_governor
 
 # Reproducible, and small enough for every machine of this suite to run in a few seconds. A failure is shown as it was
 # found: shrinking a story of fifty bursts takes minutes; add Phase.shrink to see it shorter.
-MODERATE = profile(max_examples=50, stateful_step_count=50, derandomize=True, phases=[Phase.generate])
+MODERATE = profile(max_examples=50, stateful_step_count=50, phases=[Phase.generate])
 LANES, ENGINES = ("first", "second", "third"), ("one", "two")
 
 lane_settings = some.builds(

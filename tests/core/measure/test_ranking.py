@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from random import Random
 
-from hypothesis import given, settings, strategies as some
+from hypothesis import given, strategies as some
 
 from millgate.core.measure import Ranking
 
@@ -17,7 +17,6 @@ def _ranking(of: list[int]) -> Ranking:
     return ranking
 
 
-@settings(derandomize=True)
 @given(some.lists(keys, unique=True), some.lists(keys, max_size=5), some.randoms(use_true_random=False))
 def test_it_agrees_with_a_sorted_list(of: list[int], asked: list[int], dice: Random) -> None:
     ranking = _ranking(of)
@@ -78,7 +77,6 @@ def _weight(key: int) -> int:
     return key % 1_000
 
 
-@settings(derandomize=True)
 @given(some.lists(keys, unique=True), some.lists(keys, max_size=5), some.randoms(use_true_random=False))
 def test_the_weight_before_a_key_is_that_of_the_smaller_ones(
     of: list[int], asked: list[int], dice: Random

@@ -176,6 +176,23 @@ def test_news_are_said_once_bounded_and_garbage_is_passed_over() -> None:
     run(body())
 
 
+def test_while_there_is_news_it_is_heard_sooner_than_the_shortest_hint_ends() -> None:
+    async def body() -> None:
+        board, loop = _Paper(), asyncio.get_running_loop()
+        one, two = (ToldNews(board, name, b"k" * 32, 60.0, loop.time) for name in ("one", "two"))
+        one.start()
+        two.start()
+        _refused(two, b"first")
+        await until(lambda: len(board.said) == 1)
+        for number in range(5):
+            _refused(one, b"%d" % number)
+            await until(lambda: len(two.clients) == number + 1)  # noqa: B023 - it is awaited here
+        await one.leave()
+        await two.leave()
+
+    run(body())
+
+
 def test_a_board_that_begins_anew_with_lesser_places_is_read_after_two_minutes() -> None:
     async def body() -> None:
         board, now = _Paper(), 0.0

@@ -14,12 +14,18 @@ import msgspec
 from millgate.cluster.contract import KEPT_S, Board, BoardRefusedError, StoreUnavailableError
 from millgate.servers.requests.told_clients import ToldClient, ToldClients, encode_told, read_told
 
-MOST_SAID: Final = 500
-"""Clients that one replica tells of in one exchange: 2,000 a second by the usual pause. Those above are newcomers elsewhere."""
+MOST_SAID: Final = 100
+"""Clients that one replica tells of in one exchange: 2,000 a second. Those above are newcomers elsewhere."""
+BUSY_PAUSE_S: Final = 0.05
+"""Between two exchanges while there is news: the one that says it and the one that hears it are over by the shortest hint, 0.1 s."""
+_BUSY_FOR_S: Final = 10.0
 
 
 class ToldNews:
-    """Tells other replicas of the clients that this one has told, and learns of theirs, every `pause_s`; `clients` are those that it has learned of.
+    """Tells other replicas of the clients that this one has told, and learns of theirs; `clients` are those that it has learned of.
+
+    It asks every `pause_s` whether there is news. News of its own it tells at once, and for ten seconds after any news
+    it asks every `BUSY_PAUSE_S`.
 
     `key` is the one of the cluster's tickets, and `now` the core's clock. What wall clocks of two hosts differ by makes
     a client look as much too early, or late. `on_problem` hears once why the store refuses it the board, and with an
@@ -35,6 +41,7 @@ class ToldNews:
         self._untold: list[ToldClient] = []
         self._place = self._problem = ""
         self._moved_at = now()
+        self._is_busy_until, self._has_news = 0.0, asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -53,8 +60,9 @@ class ToldNews:
             await self.exchange()
 
     async def exchange(self) -> None:
-        """Say and hear what there is; what cannot be said now is not said later, when its clients may be back already."""
+        """Say and hear what there is. What cannot be said now is not said later, when its clients may be back already."""
         untold, self._untold = self._untold, []
+        self._has_news.clear()
         try:
             heard = await self._board.exchange(
                 self._replica, encode_told(untold) if untold else b"", self._place
@@ -66,6 +74,8 @@ class ToldNews:
             return
         self._turned("")
         self._go_on_from(heard.place)
+        if untold or heard.said:
+            self._is_busy_until = self._now() + _BUSY_FOR_S
         for said in heard.said:
             # What another version says is nothing that this one knows.
             with contextlib.suppress(msgspec.MsgspecError):
@@ -82,12 +92,16 @@ class ToldNews:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._pause_s)
+            await asyncio.sleep(BUSY_PAUSE_S)
+            if self._now() >= self._is_busy_until:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_news.wait(), self._pause_s - BUSY_PAUSE_S)
             await self.exchange()
 
     def _tell(self, client: ToldClient) -> None:
         if len(self._untold) < MOST_SAID:
             self._untold.append(client)
+            self._has_news.set()
 
     def _turned(self, problem: str) -> None:
         if problem != self._problem:

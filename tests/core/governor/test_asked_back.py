@@ -1,12 +1,13 @@
 """Who is back when a quota, or a gate without an engine, said so: no retry that nobody asked for, and not too old."""
 
+from math import inf
 from operator import itemgetter
 
 import pytest
 
 from core.governor.asking import ask as _ask, gate_of as _gate
 from millgate.core.decisions import Admit, Queue, Yield
-from millgate.core.events import EngineDown, EngineUp, Failed, Released
+from millgate.core.events import EngineDown, EngineShare, EngineUp, Failed, LeaseGranted, Released
 from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.settings import LaneSettings, QuotaLimit, QuotaRule
 from millgate.core.tickets.appointment import ReturnRecord
@@ -79,6 +80,28 @@ def test_a_restarted_gate_takes_retries_that_it_does_not_know_for_first_attempts
         assert [isinstance(each, Admit) for each in answers[:64]] == [True] * 64, "streams are free"
         assert answers[-1].reason is reason
         assert answers[-1].retry is (reason is Reason.SATURATED)
+
+
+def test_without_a_store_retries_that_another_replica_may_know_are_no_storm_until_ten_seconds_after() -> None:
+    """Replicas do not tell each other of clients then: each that a balancer sent to another replica was refused for good."""
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=64)
+    _ask(gate, 0)
+    shares = (EngineShare("engine", 1),)
+
+    def last_reason(now: float) -> Reason:
+        answers = [_ask(gate, int(now * 1000) + each, now, retry_count=1) for each in range(30)]
+        reason: Reason = answers[-1].reason
+        return reason
+
+    gate.handle(LeaseGranted(100.0, 2, shares, retries=1), 1.0)
+    assert last_reason(20.0) is Reason.RETRY_BUDGET
+    gate.handle(LeaseGranted(inf, 2, shares, retries=1), 30.0)
+    for now in (31.0, 300.0):
+        assert last_reason(now) is Reason.SATURATED
+    gate.handle(LeaseGranted(400.0, 2, shares, retries=1), 301.0)
+    gate.handle(LeaseGranted(400.0, 2, shares, retries=1), 305.0)
+    assert last_reason(310.0) is Reason.SATURATED
+    assert last_reason(312.0) is Reason.RETRY_BUDGET
 
 
 def test_a_storm_into_a_restarted_gate_pays_from_its_second_attempt_on() -> None:

@@ -12,10 +12,10 @@ that no hint asked for are rationed:
 The 20 % and the ten seconds are Finagle's and Linkerd's. Their reserve of 10 retries a second would be many times
 the capacity of an engine that serves two requests a second, so here the reserve follows the drain rate.
 
-Every retry is charged, by its label (`x-stainless-retry-count` > 0, in the process's first ten seconds not by that
-alone) or because it was recognised, but one that is back when its hint was due: due returns come no faster than permits
-come free. Charged, they would exhaust the budget by arithmetic alone. Twenty clients before one stream of 2 s are one
-admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five pass.
+Every retry is charged, by its label (`x-stainless-retry-count` > 0, in the process's first ten seconds, and while a
+cluster's store is gone, not by that alone) or because it was recognised, but one that is back when its hint was due:
+due returns come no faster than permits come free. Charged, they would exhaust the budget by arithmetic alone. Twenty
+clients before one stream of 2 s are one admission and one due return every 2 s; 0.2 x 5 + 1 lets two of five pass.
 
 Tenants share the budget. While it is not used up any tenant may spend (an unused share is lent). When it is, a tenant
 may still spend up to its even share among the tenants that retry. So one that retries alone gets all and a loud one
@@ -24,7 +24,7 @@ are known apart up to a bound, the others together (INV-5). Replicas of a cluste
 admit: each spends its share.
 """
 
-from math import sqrt
+from math import inf, sqrt
 from typing import Final, NamedTuple
 
 from millgate.core.decisions import QuotaState
@@ -226,10 +226,11 @@ class Allowances:
         self.ledger.reconfigure(settings.quotas, now)
         self._tenants = {each.name: each for each in settings.tenants}
         self.streams.reconfigure(settings.tenants)
-        if not settings.retry_budget:
-            self.budget = None
-        elif self.budget is None:
-            self.budget = RetryBudget()
+        self.budget = (self.budget or RetryBudget()) if settings.retry_budget else None
+
+    def leased(self, until: float, now: float) -> None:
+        """Take a label alone for no retry while the store is gone, and ten seconds longer: replicas do not tell each other of their clients."""
+        self._knows_all_at = inf if until == inf else min(self._knows_all_at, now + WINDOW_S)
 
     def weight(self, tenant: str) -> float:
         """Return the tenant's share among tenants."""
@@ -253,7 +254,7 @@ class Allowances:
         return short
 
     def _is_charged(self, request: Request, now: float) -> bool:
-        """Return whether the budget pays for it: not while a retry that is not known may come from the process before, or from its end."""
+        """Return whether the budget pays for it: not while a retry that is not known may come from the process before, or from another replica."""
         return request.is_charged and (request.recognised or now >= self._knows_all_at)
 
     def _short_of_quota(self, request: Request, now: float) -> Shortfall | None:

@@ -49,6 +49,7 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
         elsewhere = sum([max(0, gate.stream_limit - gate.current()) for gate in up], 0)
         pool.shared_with(lines.get(pool.name), elsewhere, now)
     quotas = {quota.quota: quota for quota in granted.quotas}
+    knowledge.allowances.leased(granted.until, now)
     knowledge.allowances.ledger.leased(quotas, granted.replicas, now)
     tenants = {share.tenant: share.streams for share in granted.tenants}
     away = {name: line.queued for name in tenants if (line := lines.get(TENANT_LINE + name)) is not None}

@@ -30,8 +30,8 @@ class Arrived(NamedTuple):
     same job on a line connection). `retry_count` is the client's own label (`x-stainless-retry-count`), None without
     one; 0 says outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
     tenant has records. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
-    that; `caps_sleep` says that its client cannot wait as long as it may be told. An answer has at least `min_tokens`;
-    `fixed_tokens` of the prompt are not in `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only
+    that; `caps_sleep` says that it may come now whatever it was told: its client cannot wait so long, or was promised
+    no place. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only
     `engine` can answer it, where that is set. `may_clip` says that a shorter answer would still be of use. `marks` is
     called at most once, at the arrival, and only by what places by prefixes; None for what is no conversation.
     `session` is a number for the session that its client names, one for each tenant's; None without one. `seen_late`

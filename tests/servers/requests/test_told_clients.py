@@ -5,7 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from millgate.core.decisions import Yield
+from millgate.core.events import Arrived
 from millgate.core.words import Reason
+from millgate.servers.http.arrivals import as_told_elsewhere
 from millgate.servers.requests.tickets import KeptBody
 from millgate.servers.requests.told_clients import MOST_TOLD, ToldClient, ToldClients
 
@@ -40,7 +42,7 @@ def test_a_client_that_is_on_time_has_the_age_and_the_hint_that_another_worker_k
     workers.now = 8.0
     told = workers.second.back("", _BODY)
     assert told is not None
-    assert tuple(told) == pytest.approx((48.0, 58.0, 8.0))
+    assert tuple(told)[1:] == pytest.approx((48.0, 50.0, 8.0, True))
     assert workers.second.back("", _BODY) is None, "once"
     assert workers.first.back("", _BODY) is None, "its own core knows it"
 
@@ -62,13 +64,15 @@ def test_another_request_and_one_of_another_tenant_are_newcomers() -> None:
 
 
 @pytest.mark.parametrize("reason", [Reason.NO_ENGINE, Reason.NO_LEASE, Reason.DRAINING])
-def test_a_client_that_is_promised_nothing_is_a_newcomer_so_that_nothing_counts_as_broken(
+def test_a_client_that_is_promised_no_place_comes_as_agreed_and_nothing_counts_as_broken(
     reason: Reason,
 ) -> None:
     workers = _Workers()
     workers.refuses(8.0, reason)
     workers.now = 8.0
-    assert workers.second.back("", _BODY) is None
+    arrival = as_told_elsewhere(Arrived(1, prompt_bytes=1, retry_count=1), workers.second.back("", _BODY))
+    assert arrival.caps_sleep
+    assert (arrival.first_seen, arrival.due_at, arrival.retry_count) == (None, None, 1)
 
 
 def test_clients_whose_time_is_over_and_those_beyond_the_bound_are_forgotten() -> None:

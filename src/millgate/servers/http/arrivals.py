@@ -12,6 +12,7 @@ from millgate.servers.http.contract import AskedAttempt, DoorSettings
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.tickets import TicketDesk
+from millgate.servers.requests.told_clients import ToldClient
 
 
 def arrival_of(attempt: AskedAttempt, reading: HeadReading, facts: RequestFacts, size_bytes: int) -> Arrived:
@@ -48,6 +49,15 @@ def as_told(arrival: Arrived, ticket: Ticket | None) -> Arrived:
     if ticket is None:
         return arrival
     return arrival._replace(first_seen=ticket.first_seen, due_at=ticket.due_at, hint_s=ticket.hint_s)
+
+
+def as_told_elsewhere(arrival: Arrived, client: ToldClient | None) -> Arrived:
+    """Give an arrival the age of this client of another worker or replica, if there is one; of one that was promised no place it is agreed that it comes."""
+    if client is None:
+        return arrival
+    if not client.is_promised:
+        return arrival._replace(caps_sleep=True)
+    return as_told(arrival, Ticket(client.first_seen, client.told_at + client.hint_s, client.hint_s))
 
 
 def back_to_keeper(arrival: Arrived, kept_answers: KeptAnswers, answer_id: str) -> Arrived:

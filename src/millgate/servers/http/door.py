@@ -17,7 +17,13 @@ from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.servers.http.arrivals import arrival_of, as_told, back_to_keeper, with_licences, with_ticket
+from millgate.servers.http.arrivals import (
+    arrival_of,
+    as_told_elsewhere,
+    back_to_keeper,
+    with_licences,
+    with_ticket,
+)
 from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
@@ -188,7 +194,7 @@ class HttpDoor(HttpDesk):
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
         elif self.told_clients:
-            arrival = as_told(arrival, self.told_clients.back(arrival.tenant, KeptBody(body)))
+            arrival = as_told_elsewhere(arrival, self.told_clients.back(arrival.tenant, KeptBody(body)))
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
         if self.adjust is not None:

@@ -16,24 +16,24 @@ from millgate.core.settings import LONGEST_HINT_S
 from millgate.core.tickets import LATE_SHARE
 from millgate.core.tickets.appointment import Appointment
 from millgate.core.words import Reason
-from millgate.dialects.ticket import Ticket
 from millgate.servers.requests.tickets import KeptBody
 
 MOST_TOLD: Final = 50_000
 """About 15 MB. Beyond it the one that was told longest ago is forgotten, and is a newcomer."""
 # The longest hint and how late its client may be (`Appointment.late_s`).
 _KEPT_S: Final = (1.0 + LATE_SHARE) * LONGEST_HINT_S
-# Who is told one of these is promised nothing: another worker would count it as a broken promise.
+# Clients that are told one of these are promised no place: another worker would count that as a broken promise.
 _UNPROMISED: Final = (Reason.NO_ENGINE, Reason.NO_LEASE, Reason.DRAINING)
 
 
 class ToldClient(NamedTuple):
-    """The `mark` of a request, when it was first seen, when its client was told, in wall seconds, and to come after how long."""
+    """The `mark` of a request, when it was first seen, when its client was told, in wall seconds, to come after how long, and whether to a place."""
 
     mark: int
     first_seen: float
     told_at: float
     hint_s: float
+    is_promised: bool = True
 
 
 encode_told: Final = msgspec.msgpack.encode
@@ -68,10 +68,9 @@ class ToldClients:
 
     def refused(self, tenant: str, body: KeptBody, refusal: Yield) -> None:
         """Tell the others of a client of this worker that is told to come back."""
-        if refusal.reason in _UNPROMISED:
-            return
         wall, now, mark = self._wall(), self._now(), body.mark(self._key, tenant)
-        told = ToldClient(mark, wall - (now - refusal.first_seen), wall, refusal.retry_after_s)
+        first_seen, is_promised = wall - (now - refusal.first_seen), refusal.reason not in _UNPROMISED
+        told = ToldClient(mark, first_seen, wall, refusal.retry_after_s, is_promised)
         for tell in self._tells:
             tell(told)
 
@@ -83,12 +82,12 @@ class ToldClients:
             told.popitem(last=False)
         told[client.mark] = client
 
-    def back(self, tenant: str, body: KeptBody) -> Ticket | None:
-        """Return what a client with this body was told, in core time, and forget it; None where it is not its time, or none was told."""
+    def back(self, tenant: str, body: KeptBody) -> ToldClient | None:
+        """Return what a client with this body was told, its times the core's, and forget it; None where it is not its time, or none was told."""
         mark, wall = body.mark(self._key, tenant), self._wall()
         client = self._told.get(mark)
         if client is None or not Appointment(client.told_at, client.hint_s).is_honoured(wall):
             return None
         del self._told[mark]
         ahead = wall - self._now()
-        return Ticket(client.first_seen - ahead, client.told_at + client.hint_s - ahead, client.hint_s)
+        return client._replace(first_seen=client.first_seen - ahead, told_at=client.told_at - ahead)

@@ -75,6 +75,29 @@ def test_a_client_that_is_promised_no_place_comes_as_agreed_and_nothing_counts_a
     assert (arrival.first_seen, arrival.due_at, arrival.retry_count) == (None, None, 1)
 
 
+def test_of_equal_bodies_each_client_is_known_and_the_first_that_is_due_comes_first() -> None:
+    workers = _Workers()
+    for now, hint_s in ((0.0, 9.0), (2.0, 6.0), (4.0, 30.0)):
+        workers.now = now
+        workers.refuses(hint_s)
+    workers.now = 9.0
+    backs = [workers.second.back("", _BODY) for _ in range(3)]
+    assert [each and each.hint_s for each in backs] == [6.0, 9.0, None]
+    assert len(workers.second) == 1
+    workers.now = 60.0
+    assert workers.second.back("", _BODY) is None
+    assert len(workers.second) == 0
+
+
+def test_a_client_that_is_told_again_is_one_client() -> None:
+    workers = _Workers()
+    for told_at in (0.0, 8.0):
+        workers.second.learn(ToldClient(_BODY.mark(_KEY, ""), 1.7e9, 1.7e9 + told_at, 8.0))
+    assert len(workers.second) == 1
+    workers.now = 8.0
+    assert workers.second.back("", _BODY) is None, "it has been there"
+
+
 def test_clients_whose_time_is_over_and_those_beyond_the_bound_are_forgotten() -> None:
     workers = _Workers()
     workers.refuses(8.0)

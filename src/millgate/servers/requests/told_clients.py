@@ -6,22 +6,21 @@ to any worker, or a balancer to any replica. There they would be newcomers: thei
 
 from collections import OrderedDict
 from collections.abc import Callable
+from heapq import heappop, heappush
 from time import time
 from typing import Final, NamedTuple
 
 import msgspec
 
 from millgate.core.decisions import Yield
-from millgate.core.settings import LONGEST_HINT_S
-from millgate.core.tickets import LATE_SHARE
 from millgate.core.tickets.appointment import Appointment
 from millgate.core.words import Reason
 from millgate.servers.requests.tickets import KeptBody
 
 MOST_TOLD: Final = 50_000
 """About 15 MB. Beyond it the one that was told longest ago is forgotten, and is a newcomer."""
-# The longest hint and how late its client may be (`Appointment.late_s`).
-_KEPT_S: Final = (1.0 + LATE_SHARE) * LONGEST_HINT_S
+# A client that is told again has the age that it had, as far as clocks keep time since.
+_SAME_S: Final = 0.001
 # Clients that are told one of these are promised no place: another worker would count that as a broken promise.
 _UNPROMISED: Final = (Reason.NO_ENGINE, Reason.NO_LEASE, Reason.DRAINING)
 
@@ -46,7 +45,8 @@ class ToldClients:
 
     `key` is that of their marks, and all of them have it. `now` reads the core's clock, `wall` the one that they have in common.
 
-    Of equal bodies one client is known. It is one when it is on time by its hint, and once; a client that is early is a newcomer.
+    Of equal bodies, as all of a load test's are, each client is known, and the one that is due first comes first. It is one
+    when it is on time by its hint, and once; a client that is early is a newcomer.
     """
 
     def __init__(
@@ -57,10 +57,12 @@ class ToldClients:
         wall: Callable[[], float] = time,
     ) -> None:
         self._key, self._tells, self._now, self._wall = key, [tell], now, wall
-        self._told: OrderedDict[int, ToldClient] = OrderedDict()
+        # Heaps by when clients are due; the mark that was learned last stands last.
+        self._told: OrderedDict[int, list[tuple[float, ToldClient]]] = OrderedDict()
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._told)
+        return self._count
 
     def tell_too(self, tell: Callable[[ToldClient], None]) -> None:
         """Let this hear as well of each client that this worker tells."""
@@ -76,18 +78,40 @@ class ToldClients:
 
     def learn(self, client: ToldClient) -> None:
         """Remember a client of another worker, and forget those whose time is over."""
-        told, over = self._told, self._wall() - _KEPT_S
-        told.pop(client.mark, None)
-        while told and (len(told) >= MOST_TOLD or next(iter(told.values())).told_at < over):
-            told.popitem(last=False)
-        told[client.mark] = client
+        told, wall, equal = self._told, self._wall(), self._told.get(client.mark)
+        if equal and len(equal) == 1 and abs(equal[0][1].first_seen - client.first_seen) < _SAME_S:
+            self._pop(client.mark)
+        while told:
+            first = next(iter(told))
+            if self._count < MOST_TOLD and wall <= _appointment(told[first][0][1]).lapses_at:
+                break
+            self._pop(first)
+        heappush(told.setdefault(client.mark, []), (client.told_at + client.hint_s, client))
+        told.move_to_end(client.mark)
+        self._count += 1
 
     def back(self, tenant: str, body: KeptBody) -> ToldClient | None:
         """Return what a client with this body was told, its times the core's, and forget it; None where it is not its time, or none was told."""
         mark, wall = body.mark(self._key, tenant), self._wall()
-        client = self._told.get(mark)
-        if client is None or not Appointment(client.told_at, client.hint_s).is_honoured(wall):
-            return None
-        del self._told[mark]
-        ahead = wall - self._now()
-        return client._replace(first_seen=client.first_seen - ahead, told_at=client.told_at - ahead)
+        while (equal := self._told.get(mark)) is not None:
+            client = equal[0][1]
+            appointment = _appointment(client)
+            if not appointment.is_due(wall):
+                break
+            self._pop(mark)
+            if wall <= appointment.lapses_at:
+                ahead = wall - self._now()
+                return client._replace(first_seen=client.first_seen - ahead, told_at=client.told_at - ahead)
+        return None
+
+    def _pop(self, mark: int) -> None:
+        """Forget the client of this mark that is due first."""
+        equal = self._told[mark]
+        heappop(equal)
+        self._count -= 1
+        if not equal:
+            del self._told[mark]
+
+
+def _appointment(client: ToldClient) -> Appointment:
+    return Appointment(client.told_at, client.hint_s)

@@ -36,7 +36,7 @@ CONNECT_TIMEOUT_S: Final = 0.5
 PROBE_PAUSE_S: Final = 0.5
 MOST_KEPT: Final = 5_000
 """Entries of the board, of some 4 kB at most. Four replicas that each say something in every 50 ms have a minute of it."""
-_MOST_READ: Final = 500
+_MOST_READ: Final = 100
 FAILURES_TO_OPEN: Final = 3
 """One lost call of ten (row 53 of the faults) opens a breaker of three once in a thousand calls."""
 # The first whose type the error has; the texts name what to look at, and never what was sent.

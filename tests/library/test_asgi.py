@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from millgate.library import Gate
-from millgate.library.asgi import GateMiddleware
+from millgate.library.asgi import GateMiddleware, Message
 
 
 @dataclass
@@ -180,3 +180,31 @@ def test_a_handler_that_answers_500_has_failed() -> None:
         assert dict(stand.gate.snapshot().lanes[0].outcomes)["engine_failed"] == 1  # type: ignore[index]
 
     served(Gate(1), test)
+
+
+def test_a_call_that_is_cancelled_in_the_turn_of_its_admission_keeps_no_slot() -> None:
+    """The slot was never given back: a gate of one served nothing more."""
+
+    async def left_after(turns: int) -> int:
+        gate, pieces = Gate(1), [{"type": "http.request", "body": b"{}"}]
+
+        async def receive() -> Message:
+            return pieces.pop() if pieces else await asyncio.get_running_loop().create_future()
+
+        async def nothing(*_: object) -> None:
+            """Answer nothing."""
+
+        async with gate.slot():
+            scope = {"type": "http", "method": "POST", "path": CHAT}
+            call = asyncio.create_task(GateMiddleware(nothing, gate)(scope, receive, nothing))
+            await until(lambda: gate.waiting == 1)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait((call,))
+        return gate.inflight
+
+    async def body() -> None:
+        assert [await left_after(turns) for turns in range(8)] == [0] * 8
+
+    asyncio.run(body())

@@ -101,6 +101,9 @@ class GateMiddleware:
         try:
             if await client.unless_gone(slot.__aenter__()):
                 await self._run(scope, client, slot)
+        except asyncio.CancelledError as error:  # it may have been admitted in this very turn
+            await slot.__aexit__(type(error), error, None)
+            raise
         except Yielded as refused:
             await client.respond(self._refusal(refused.reason, refused.retry_after_s, retry=refused.retry))
 

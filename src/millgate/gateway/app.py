@@ -224,9 +224,11 @@ class Gateway:
         self.fleet.adopt(settings.engines, settings.upstream)
         if extproc is not None:
             extproc.adopt(found, self.fleet.routes)
-        self._reroute(self.door.engines)
+        _reroute(self, self.door.engines)
         self.driver.reconfigure(core)
-        self._reroute({})
+        _reroute(self, {})
+        if extproc is not None:
+            extproc.forget_others(found)
         self.fleet.tell()
         engines = [each.name for each in self.driver.snapshot().engines]  # those that end what they have, too
         self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
@@ -240,12 +242,6 @@ class Gateway:
         if wanted.ssl is not None:
             await self.line.listeners.secure(wanted.ssl)
         return wanted
-
-    def _reroute(self, before: Mapping[str, EngineRoute]) -> None:
-        """Show the doors the engines as they are now, before the core may name a new one, and `before` those that it may name still."""
-        self.door.engines = {**before, **{route.name: route for route in self.fleet.routes}}
-        if self.line is not None:
-            self.line.engines = self.door.engines
 
     async def drain(self) -> None:
         """Refuse new work, let running work end within the grace, and return when nothing is left.
@@ -310,6 +306,13 @@ def _join(
     told = ToldNews(redis, cluster.replica, key, cluster.renew_every_s, now)
     door.told_clients = told.clients
     return Membership(cluster, driver, boot_time, redis, told)
+
+
+def _reroute(gateway: Gateway, before: Mapping[str, EngineRoute]) -> None:
+    """Show the doors the engines as they are now, before the core may name a new one, and `before` those that it may name still."""
+    gateway.door.engines = {**before, **{route.name: route for route in gateway.fleet.routes}}
+    if gateway.line is not None:
+        gateway.line.engines = gateway.door.engines
 
 
 def _connections(gateway: Gateway) -> int:

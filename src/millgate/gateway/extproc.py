@@ -73,9 +73,9 @@ class ExtprocDoor:
         return found
 
     def adopt(self, found: Sequence[tuple[EngineAddress, str]], routes: Sequence[EngineRoute]) -> None:
-        """Name these engines to Envoy from now on, at the addresses that were found."""
+        """Name these engines to Envoy from now on, at the addresses that were found, beside those of before."""
         hangups = {route.name: route.on_hangup for route in routes}
-        self._desk.destinations = {
+        told = {
             engine.name: Destination(
                 address,
                 engine.base_path.encode(),
@@ -84,6 +84,12 @@ class ExtprocDoor:
             )
             for engine, address in found
         }
+        self._desk.destinations = {**self._desk.destinations, **told}
+
+    def forget_others(self, found: Sequence[tuple[EngineAddress, str]]) -> None:
+        """Name no others any more: the core knows none."""
+        known = self._desk.destinations
+        self._desk.destinations = {engine.name: known[engine.name] for engine, _ in found}
 
     def drain(self) -> None:
         """Tell Envoys that no more work should come here."""

@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from gateway.harness import run, until
-from millgate.core.events import Growth, LeaseGranted
+from millgate.core.events import Event, Finished, Growth, LeaseGranted
 from millgate.dialects.contract import Usage
 from millgate.runtime.callers import CallerSettings
 from millgate.servers.extproc.attempt import EnvoyAttempt
@@ -312,6 +312,33 @@ def test_a_reload_shows_envoys_the_new_certificate_and_keeps_those_that_are_conn
             async with channel(port, ours.cert_pem.bytes()) as stale:
                 with pytest.raises(grpc.aio.AioRpcError):
                     await asked(replace(stand, channel=stale))
+
+    run(scene())
+
+
+def test_what_falls_due_while_an_engine_is_taken_away_may_still_go_there() -> None:
+    """Reading the configuration holds the loop: a request that was admitted then was never answered."""
+
+    async def scene() -> None:
+        async with standing(max_inflight=1) as stand:
+            gateway, door = stand.gateway, stand.gateway.extproc
+            assert door is not None
+            desk = door._desk
+            busy, queued = stand.open(), stand.open()
+            for talk in (busy, queued):
+                await talk.head()
+                await talk.body(STREAM)
+            await busy.told()
+            await until(lambda: stand.queued == 1)
+            due: list[Event] = [Finished(1, 5, 2, released=True)]
+            gateway.driver.before_step = lambda: due.pop() if due and "second" in desk.destinations else None
+            (engine,) = gateway.settings.engines
+            settings = replace(gateway.settings, engines=(replace(engine, name="second", port=1),))
+            core = replace(stand.core, engines=(replace(stand.core.engines[0], name="second"),))
+            await gateway.adopt(settings, core)
+            told = fields_of((await queued.told()).request_headers.response.header_mutation)
+            assert told[DESTINATION] == stand.destinations[0]
+            assert (due, list(desk.destinations)) == ([], ["second"])
 
     run(scene())
 

@@ -9,6 +9,7 @@ from millgate.cli.settings import load_or_fail
 from millgate.cli.sized_configuration import SizedConfiguration
 from millgate.config.load import Loaded
 from millgate.config.schema import Config
+from millgate.gateway import ReloadError
 from millgate.wiring.settings import build_settings
 
 _CHANGES = {
@@ -94,3 +95,15 @@ def test_what_a_gateway_refuses_is_not_what_engines_that_come_later_are_added_to
         return seen + [each.port for each in (await sized.fit()).gateway.engines]
 
     assert asyncio.run(ports()) == [9, 10, 10]
+
+
+def test_a_host_without_a_thread_left_refuses_a_reload_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was neither counted nor told, and the gate said that the reload was over."""
+    loaded = load_or_fail(None, ("engines.0.url=http://127.0.0.1:9",))
+
+    async def crowded(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", crowded)
+    with pytest.raises(ReloadError, match="new thread"):
+        asyncio.run(SizedConfiguration(loaded, gateway_settings).reload(lambda: loaded))

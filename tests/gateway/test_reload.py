@@ -409,6 +409,29 @@ def test_of_a_storm_the_last_word_wins_and_no_request_is_lost(log: ProcessLog) -
     run(body())
 
 
+def test_engines_that_are_found_while_a_wrong_file_is_read_are_taken_after_it(log: ProcessLog) -> None:
+    """A name tells a change of its addresses once: the gate went on with pods that had left until the next change."""
+
+    async def body() -> None:
+        async with gating() as stand:
+            gateway = stand.gateway
+
+            async def fetch() -> Configuration:
+                raise ReloadError("gate.yaml:3:5: limits.bodi: is not a setting")
+
+            async def fit() -> Configuration:
+                return Configuration(gateway.settings, core_settings(max_inflight=9))
+
+            asked = Reloader(gateway, fetch, log, Notifier({}), fit=fit)
+            asked.ask()
+            asked.ask_to_fit()
+            await until(lambda: asked._task is None)
+            assert gateway.failed_reloads == 1
+            assert stand.snapshot.engines[0].limit == 9
+
+    run(body())
+
+
 def test_a_gateway_that_leaves_is_not_reloaded(log: ProcessLog) -> None:
     async def body() -> None:
         async with gating() as stand:

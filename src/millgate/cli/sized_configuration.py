@@ -79,7 +79,7 @@ class SizedConfiguration:
             told = await ask_engines(loaded.config, settings.engines)
             sized = {name: fact for name, fact in told.items() if fact.kv_tokens is not None}
             return self._change(written, loaded, settings, sized)._replace(resized=())
-        except (ConfigError, CommandError) as error:
+        except (ConfigError, CommandError, RuntimeError) as error:  # the last where no thread is left
             raise ReloadError(str(error)) from None
 
     def _read(self, read: Callable[[], Loaded]) -> Loaded:

@@ -118,22 +118,25 @@ class Reloader:
                 # The whole configuration comes with its engines, found and told, and their file with what they tell.
                 widest_first = (self._fetch, self._refill, self._fit)
                 fetch = next(each for each in widest_first if each is not None and each in self._asked)
-                self._asked.clear()
-                await (self._resize(fetch) if fetch is self._fit else self._once(fetch))
+                narrower, self._asked = self._asked - {fetch}, set()
+                is_taken = await (self._resize(fetch) if fetch is self._fit else self._once(fetch))
+                if not is_taken:  # what is wrong with the file is nothing against the engines that were found
+                    self._asked |= narrower
         finally:
             self._task = None
 
-    async def _resize(self, fit: Fetch) -> None:
-        """Take new engines and limits; both come from outside, so they can be wrong, and then change nothing."""
+    async def _resize(self, fit: Fetch) -> bool:
+        """Take new engines and limits; both come from outside, so they can be wrong, and then change nothing. Return whether they are taken."""
         try:
             wanted = await fit()
             await self._take(wanted)
         except (ReloadError, OSError) as error:
             self._log.error("engines refused, the old ones stay in force", problems=str(error).splitlines())
-            return
+            return False
         for limits in wanted.resized:
             self._log.info("engine limits", **limits)
         self._tell_engines(wanted)
+        return True
 
     async def _take(self, wanted: Configuration) -> tuple[str, ...]:
         fixed = await self._gateway.adopt(wanted.gateway, wanted.core)
@@ -144,7 +147,7 @@ class Reloader:
         if wanted.came or wanted.gone:
             self._log.info("engines changed", came=list(wanted.came), gone=list(wanted.gone))
 
-    async def _once(self, fetch: Fetch) -> None:
+    async def _once(self, fetch: Fetch) -> bool:
         gateway = self._gateway
         self._notifier.reloading()
         gateway.reloads += 1
@@ -157,6 +160,7 @@ class Reloader:
             self._log.error(
                 "configuration refused, the old one stays in force", problems=str(error).splitlines()
             )
+            return False
         else:
             # A whole configuration that is accepted has accepted the file of engines too.
             self._refused = set() if fetch is self._fetch else self._refused - {fetch}
@@ -170,6 +174,7 @@ class Reloader:
                 )
             else:
                 self._log.info("configuration reloaded", **changed)
+            return True
         finally:
             gateway.reload_success = not self._refused
             self._notifier.ready()

@@ -208,3 +208,26 @@ def test_a_folder_that_is_gone_is_told_once_and_that_it_is_back(
         assert gate.troubles == ["No such file or directory", ""]
 
     run(body())
+
+
+def test_a_host_without_a_thread_left_does_not_end_the_keeping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was kept any more, and the end of the gate broke off before it had given its leases back."""
+    monkeypatch.setattr(kept_quotas, "WRITTEN_EVERY_S", 0.02)
+
+    async def body() -> None:
+        gate, loop = _Run(tmp_path / "quotas.json"), asyncio.get_running_loop()
+
+        def crowded(*_: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(loop), "run_in_executor", crowded, raising=False)
+            gate.kept.start()
+            await until(lambda: gate.troubles)
+        await until(lambda: len(gate.troubles) == 2)
+        await gate.kept.stop()
+        assert gate.troubles == ["can't start new thread", ""]
+
+    run(body())

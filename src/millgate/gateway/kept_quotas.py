@@ -110,6 +110,8 @@ class KeptQuotas:
             await asyncio.get_running_loop().run_in_executor(None, write)
         except OSError as error:
             self._turn(error.strerror or str(error))
+        except RuntimeError as error:  # no thread is left
+            self._turn(str(error))
         else:
             self._turn("")
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +15,7 @@ from gateway.harness import Asked, Stand, chat, run, until
 from gateway.stand import core_settings, gating
 from millgate.core.settings import LaneSettings
 from millgate.observe.observers import ObserverSettings
-from millgate.observe.tracing import TracingSettings
+from millgate.observe.tracing import TraceExporter, TracingSettings
 
 Span = dict[str, Any]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -33,7 +34,7 @@ class Collector(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Reader)
-        self.status = 200
+        self.status, self.closes = 200, False
         self.exports: list[list[Span]] = []
         self.raw: list[bytes] = []
         self.headers: list[str | None] = []
@@ -51,12 +52,13 @@ class Reader(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         self.server.raw.append(body)
         self.server.headers.append(self.headers["x-collector-key"])
-        if self.server.status == 200:
+        if self.server.status == 200 and not self.server.closes:
             self.server.exports.append(read(body))
         self.send_response(self.server.status)
         self.send_header("content-length", "2")
         self.end_headers()
         self.wfile.write(b"{}")
+        self.close_connection = self.server.closes
 
     def log_message(self, *_: Any) -> None:
         """Print nothing."""
@@ -197,6 +199,27 @@ def test_a_collector_that_refuses_or_is_away_costs_spans_and_no_request() -> Non
     with collecting() as collector:
         run(test(collector))
         assert heard == ["status 503"]
+
+
+def test_a_connection_that_the_collector_has_closed_since_costs_no_spans() -> None:
+    """Collectors close what is idle for a minute: of a quiet gate every second export was lost."""
+    with collecting() as collector:
+        exporter = TraceExporter(TracingSettings(f"http://127.0.0.1:{collector.server_address[1]}/"), "1")
+        collector.closes = True
+        for number in (1, 2, 3):
+            exporter.add(b"", 1)
+            by = time.monotonic() + 30.0
+            while len(collector.raw) < number and not exporter.dropped and time.monotonic() < by:
+                time.sleep(0.01)
+        exporter.close()
+        assert (len(collector.raw), exporter.dropped) == (3, 0)
+
+
+def test_a_collector_whose_address_is_none_costs_spans_and_does_not_end_the_thread() -> None:
+    exporter = TraceExporter(TracingSettings("http://a..b/v1/traces"), "1")
+    exporter.add(b"", 1)
+    exporter.close()
+    assert exporter.dropped == 1
 
 
 def test_without_tracing_a_client_s_trace_passes_untouched() -> None:

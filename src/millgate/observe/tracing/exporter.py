@@ -93,11 +93,14 @@ class TraceExporter:
             self._done += attempts
 
     def _send(self, body: bytes, within_s: float) -> bool:
-        """Send one batch; return whether the collector took it."""
+        """Send one batch; return whether the collector took it. A kept connection that has failed was idle for too long: another is tried."""
+        was_kept = self._connection is not None
         try:
             status = self._post(body, within_s)
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, ValueError) as error:  # the last for an address that is none
             self._hang_up()
+            if was_kept and isinstance(error, ConnectionError):
+                return self._send(body, within_s)
             self._tell(type(error).__name__)
             return False
         taken = status < _REDIRECTS

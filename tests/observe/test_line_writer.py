@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millgate.observe.line_writer import LineWriter
+from millgate.observe.line_writer import LineWriter, try_path
 
 LINE = b"line %d" + b"." * 300 + b"\n"
 PATIENCE_S = 30.0
@@ -71,6 +71,36 @@ def test_a_rotated_file_is_opened_anew_and_no_line_is_lost(tmp_path: Path) -> No
 
     assert [each.read_bytes() for each in (old, path)] == [LINE % 1, LINE % 2]
     assert writer.dropped == 0
+
+
+def test_a_file_server_that_is_full_at_the_close_does_not_end_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """close(2): NFS may say so then. The thread was dead, and no line was written or counted any more."""
+    path, close = tmp_path / "log", os.close
+    writer = LineWriter(str(path))
+    first = writer._descriptor
+
+    def full(descriptor: int) -> None:
+        close(descriptor)
+        if descriptor == first:
+            monkeypatch.undo()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "close", full)
+    writer.reopen()
+    until(lambda: os.close is close and not writer._reopening)
+    writer.add(LINE % 1, 1)
+    writer.close()
+    assert path.read_bytes() == LINE % 1
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_stays_when_it_is_tried(tmp_path: Path) -> None:
+    """The link was taken away, and the file behind it was left."""
+    link, file = tmp_path / "link", tmp_path / "file"
+    link.symlink_to(file)
+    try_path(str(link))
+    assert (link.is_symlink(), file.exists()) == (True, False)
 
 
 def test_a_full_disk_costs_lines_and_nothing_else() -> None:

@@ -114,9 +114,10 @@ class LineWriter:
         self._reopening = False
         if not self._is_ours:
             return
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        before, self._descriptor = self._descriptor, None
+        with contextlib.suppress(OSError):  # a full file server may say so at the close
+            if before is not None:
+                os.close(before)
         with contextlib.suppress(OSError):
             self._descriptor = _open(self._path)
             self._torn = self._torn and os.fstat(self._descriptor).st_size > 0
@@ -149,7 +150,7 @@ def try_path(path: str) -> None:
     was_there = Path(path).exists()
     os.close(_open(path))
     if not was_there:
-        Path(path).unlink()
+        Path(path).resolve().unlink()  # where a link leads
 
 
 def _open(path: str | int) -> int:

@@ -19,6 +19,7 @@ from millgate.client.session import CallRetryBudget, CallWindow, HostSession, Ho
         ({"retry-after": "0"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after": "-1"}, None),
+        ({"retry-after": "1e300"}, None),
         ({"retry-after": "later"}, None),
         ({}, None),
     ],

@@ -258,3 +258,10 @@ def test_the_resolver_of_the_system_gives_addresses() -> None:
             await resolve("no-such-name.invalid")
 
     _run(body)
+
+
+@pytest.mark.parametrize("name", ["a..b", "a" * 64])
+def test_what_cannot_be_a_name_is_not_found(name: str) -> None:
+    """It was another error than a name that is not found: behind Envoy a reload with one was neither counted nor told."""
+    with pytest.raises(OSError, match="empty or too long"):
+        asyncio.run(resolve(name))

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum, auto
-from math import isfinite
 from typing import Final, NamedTuple
 
 REFUSALS: Final = frozenset({429, 503, 529})
@@ -14,6 +13,8 @@ _LOST: Final = frozenset({408, 409})
 _FIRST_BACKOFF_S: Final = 0.5
 _LONGEST_BACKOFF_S: Final = 8.0
 """As the SDKs', whose jitter is a quarter; ours is full (Brooker 2015), or a crowd comes back as a crowd."""
+_NO_TIME_S: Final = 1e9
+"""No sleep can be as long as a number may be."""
 
 
 class Meaning(Enum):
@@ -68,7 +69,7 @@ def _number(value: str) -> float | None:
         number = float(value)
     except ValueError:
         return None
-    return number if isfinite(number) and number > 0 else None
+    return number if 0 < number < _NO_TIME_S else None
 
 
 def _until(value: str, date: str | None) -> float | None:

@@ -32,7 +32,10 @@ SHUNNED_S: Final = 60.0
 async def resolve(host: str) -> tuple[str, ...]:
     """Return the A and AAAA records of this name in the system's order; raises OSError."""
     loop = asyncio.get_running_loop()
-    answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    try:
+        answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise socket.gaierror(socket.EAI_NONAME, "a label of it is empty or too long") from None
     return tuple(dict.fromkeys(str(address[0]) for _family, _kind, _protocol, _name, address in answers))
 
 
@@ -91,7 +94,7 @@ class HostAddresses:
                 self._last_told = {
                     each: at for each, at in told.items() if self._told_at - at < 2 * LEFT_AFTER_S
                 }
-        except (OSError, UnicodeError) as failure:  # no name at all is no OSError
+        except OSError as failure:
             self._failure = failure
         finally:
             self._looking = None

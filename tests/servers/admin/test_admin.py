@@ -191,6 +191,7 @@ def test_explain_tells_a_refusal_with_its_reason() -> None:
         (b"{", "truncated"),
         (b"[" * 50_000, "object"),
         (b'{"x": ' + b"[" * 50_000, "x"),
+        (b'{"model": "\xff"}', "utf-8"),
     ],
 )
 def test_a_bad_description_is_refused_naming_field_and_limit(body: bytes, complaint: str) -> None:

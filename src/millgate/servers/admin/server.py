@@ -185,7 +185,7 @@ class _Door:
             return error_answer(413, "too_large", message)
         try:
             query = _read_query(request)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_answer(400, "invalid_query", str(error))
         lanes = [lane["name"] for lane in (await self._source.state())["lanes"]] if query.lane else []
         if query.lane and query.lane not in lanes:

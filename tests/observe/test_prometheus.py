@@ -33,7 +33,7 @@ from millgate.core.snapshot import (
 from millgate.core.words import FailureKind, Outcome, Reason, Stage
 from millgate.observe.door import DoorSnapshot
 from millgate.observe.meters import METERS, MetricDefinition, MetricKind, Scope
-from millgate.observe.prometheus import Exposition
+from millgate.observe.prometheus import Exposition, HeptaminiCollector
 from millgate.observe.traffic import Traffic
 
 # A different number in every field, so that a metric that reads the wrong one is seen.
@@ -357,6 +357,11 @@ def test_the_door_is_measured_where_there_is_one() -> None:
     assert "millgate_door_body_bytes 64.0\n" in with_door
     assert "millgate_door_body_limit_bytes 65.0\n" in with_door
     assert "millgate_door_connections" not in {name for name, _ in scrape()}
+
+
+def test_a_line_door_that_no_worker_has_any_more_is_left_out_of_the_page() -> None:
+    """A file without one that was read before all workers were replaced: the whole page was an error."""
+    assert list(HeptaminiCollector(lambda: None).collect()) == []
 
 
 def test_the_build_is_told() -> None:

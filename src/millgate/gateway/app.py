@@ -62,6 +62,8 @@ class Gateway:
         store: Store | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
+        if place is not None and not place.line:  # the file has one since the gate was started
+            settings = replace(settings, line=None)
         self.settings = settings
         first_attempt = 1 if place is None else place.first_attempt
         self.driver = Driver(governor, MonotonicClock(), loop, first_attempt)

@@ -322,7 +322,8 @@ def _parts(little: LittleSnapshot) -> list[tuple[list[str], Any]]:
 class HeptaminiCollector(Collector):
     """Renders the line door's numbers as `heptamini_*`, the five metrics of the published daemon, for dashboards that know them.
 
-    `read` returns permits out and their cap over all doors, the door's own starts and yields, and whether it is ready.
+    `read` returns permits out and their cap over all doors, the door's own starts and yields, and whether it is ready; None where
+    there is no such door.
     """
 
     def __init__(self, read: Callable[[], Any]) -> None:
@@ -330,7 +331,8 @@ class HeptaminiCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the three gauges and the two counters."""
-        numbers = self._read()
+        if (numbers := self._read()) is None:
+            return
         yield GaugeMetricFamily("heptamini_backend_inflight", "Permits out.", value=numbers.inflight)
         yield GaugeMetricFamily("heptamini_backend_cap", "Most permits at once.", value=numbers.cap)
         yield GaugeMetricFamily("heptamini_server_health", "1 ready, 0 saturated.", value=numbers.health)

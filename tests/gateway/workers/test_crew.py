@@ -30,18 +30,20 @@ CONFIGURATION = "engines:\n  - url: http://127.0.0.1:9\n"
 
 
 @contextlib.contextmanager
-def plan_of_one(file: Path) -> Iterator[WorkersPlan]:
-    """Give the plan of a gate with one worker."""
-    recipe = Recipe(msgspec.msgpack.encode(Given.of(file, [], [], [])), CONFIGURATION)
+def plan_of_one(file: Path, text: str = CONFIGURATION) -> Iterator[WorkersPlan]:
+    """Give the plan of a gate with one worker and this configuration in force."""
+    recipe = Recipe(msgspec.msgpack.encode(Given.of(file, [], [], [])), text)
     (door,) = shared_sockets("127.0.0.1", 0, 1)
     with door:
         yield WorkersPlan(1, recipe, b"k" * 32, [door], [], MemoryStore(MonotonicClock.now))
 
 
 @contextlib.asynccontextmanager
-async def crew_of_one(file: Path, on_end: Callable[[WorkerProcess], None]) -> AsyncIterator[Crew]:
+async def crew_of_one(
+    file: Path, on_end: Callable[[WorkerProcess], None], text: str = CONFIGURATION
+) -> AsyncIterator[Crew]:
     """Give the crew of a gate with one worker, none started yet."""
-    with plan_of_one(file) as plan:
+    with plan_of_one(file, text) as plan:
         crew = Crew(plan, lambda _: None, on_end)
         await crew.open()
         try:
@@ -75,6 +77,19 @@ def test_a_slot_whose_worker_dies_while_its_replacement_has_just_a_process_is_no
 
     asyncio.run(story())
     assert fills == [True, False]
+
+
+def test_a_worker_starts_with_a_line_door_that_the_file_has_since_the_gate_was_started(
+    tmp_path: Path,
+) -> None:
+    """The other workers had taken the file, with a warning that the door needs a restart. One that had died was never replaced."""
+    text = CONFIGURATION + "line: {port: 0}\n"
+
+    async def story() -> None:
+        async with crew_of_one(tmp_path / "millgate.yaml", lambda _: None, text) as crew:
+            assert (await crew.start(0)).serves
+
+    asyncio.run(story())
 
 
 LOOK_S = 0.3

@@ -55,7 +55,7 @@ class WorkersSource:
             lambda: [each.process_id for each in supervisor.crew.running]
         )
         if shows_line:
-            self._exposition.add(HeptaminiCollector(lambda: _known(self._line)))
+            self._exposition.add(HeptaminiCollector(lambda: self._line))
 
     @property
     def _seen(self) -> Records:

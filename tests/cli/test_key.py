@@ -30,6 +30,14 @@ def test_a_key_is_printed_with_its_hash_and_the_lines_to_paste(capsys: Captured,
     assert load_config(file).config.tenants[0].keys[0].sha256 == lines["sha256"]
 
 
+@pytest.mark.parametrize("name", ["123", "1.5", "no", "null", "12:30", "0x1F"])
+def test_a_name_that_reads_as_something_else_is_quoted_in_the_lines(capsys: Captured, name: str) -> None:
+    """The configuration refused the lines that were pasted: the name must be a string."""
+    main(["key", "new", "--tenant", name])
+    err = capsys.readouterr().err
+    assert read_document(err[err.index("tenants:") :], "stderr").data["tenants"][0]["name"] == name
+
+
 def test_keys_differ_and_are_of_a_length_that_the_door_takes(capsys: Captured) -> None:
     keys = set()
     for _ in range(5):

@@ -326,6 +326,13 @@ def test_a_bad_number_is_named(field: str) -> None:
         Gate(**settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("field", ["max_wait_s", "time_allowed_s"])
+def test_a_wait_that_is_no_number_is_named(field: str) -> None:
+    """A caller with NaN waited without an end, whatever the gate allows."""
+    with pytest.raises(ValueError, match=f"{field} is nan"):
+        Gate(1).slot(**{field: float("nan")})  # type: ignore[arg-type]
+
+
 def test_a_slot_that_never_ends_is_refused_as_a_setting() -> None:
     with pytest.raises(ValueError, match="expected_s is inf"):
         Gate(1, expected_s=float("inf"))

@@ -38,6 +38,7 @@ def new(
     import secrets
     from hashlib import sha256
 
+    from millgate.config.document import read_document
     from millgate.config.values import Moment, Name
 
     name = _valid(Name, tenant or "NAME", "--tenant: must be letters, digits, . _ : - and at most 64")
@@ -52,6 +53,10 @@ def new(
         return
     print_line(f"key     {key}")
     print_line(f"sha256  {digest}")
+    if (
+        read_document(f"name: {name}", "").data["name"] != name
+    ):  # YAML takes it for a number, a truth, or nothing
+        name = f'"{name}"'
     console = people()
     console.print("\nGive the key to the caller: it is shown only now. The configuration gets its hash:\n")
     entry = digest if expires is None else f"{{sha256: {digest}, expires: {expires}}}"

@@ -121,6 +121,8 @@ class Gate:
         """
         _check("tokens", tokens, 0)
         _check("streams", streams, 1)
+        _check("max_wait_s", max_wait_s, -math.inf)
+        _check("time_allowed_s", time_allowed_s, -math.inf)
         arrival = Arrived(
             self._driver.next_attempt(),
             tenant=tenant,

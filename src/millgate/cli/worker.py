@@ -3,10 +3,16 @@
 `python -m millgate.cli.worker DESCRIPTOR SUPERVISOR`; not for the hand.
 """
 
+import signal
+
+if __name__ == "__main__":  # before what takes time to import
+    # Who signals all processes of a service means the supervisor with both: it replaces this one, and passes a reload on.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
 import asyncio
 import ctypes
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -70,8 +76,6 @@ def end_with(supervisor: int) -> None:
 def main(descriptor: str, supervisor: str) -> int:
     """Run one worker and return its exit code."""
     end_with(int(supervisor))
-    # For the supervisor, too, where all processes of a service are signalled: it replaces this one.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     # A terminal's Ctrl-C is for the supervisor. A session of its own would be a scheduling group of its own, too (autogroup,
     # sched(7)), and workers would wait for the processor beside what they work with.
     os.setpgid(0, 0)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -19,7 +20,7 @@ from millgate.cluster.ledger import MemoryStore
 from millgate.gateway.notify import Notifier
 from millgate.gateway.workers import supervisor as supervising
 from millgate.gateway.workers.crew import Crew, WorkersPlan
-from millgate.gateway.workers.messages import Recipe
+from millgate.gateway.workers.messages import Recipe, WorkerVerb
 from millgate.gateway.workers.process import WorkerProcess
 from millgate.gateway.workers.supervisor import HANGS_AFTER_LOOKS, Supervisor
 from millgate.observe.logs import ProcessLog
@@ -88,6 +89,32 @@ def test_a_worker_starts_with_a_line_door_that_the_file_has_since_the_gate_was_s
     async def story() -> None:
         async with crew_of_one(tmp_path / "millgate.yaml", lambda _: None, text) as crew:
             assert (await crew.start(0)).serves
+
+    asyncio.run(story())
+
+
+def test_a_reload_of_all_processes_while_a_worker_starts_waits_until_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `pkill -HUP` does where a log is rotated: the worker ended, and at the start of a gate that with it."""
+    held: list[tuple[WorkerProcess, WorkerVerb, bytes]] = []
+    tell = WorkerProcess.tell
+    monkeypatch.setattr(WorkerProcess, "tell", lambda *order: held.append(order))
+
+    def waits() -> bool:
+        """Say whether the signal would wait in the process: it is the first of those that are blocked."""
+        status = Path(f"/proc/{held[0][0].process_id}/status").read_text(encoding="ascii") if held else ""
+        blocked = re.search(r"SigBlk:\s*(\w+)", status)
+        return blocked is not None and int(blocked[1], 16) & 1 == 1
+
+    async def story() -> None:
+        async with crew_of_one(tmp_path / "millgate.yaml", lambda _: None) as crew:
+            starting = asyncio.create_task(crew.start(0))
+            await until(waits)
+            held[0][0].signal(signal.SIGHUP)
+            for order in held:
+                tell(*order)
+            assert (await starting).serves
 
     asyncio.run(story())
 

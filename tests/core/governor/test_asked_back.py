@@ -72,6 +72,18 @@ def test_who_was_asked_back_without_a_place_is_found_and_counts_in_no_line() -> 
     assert [found.is_agreed(now) for now in (7.9, 8.0, 9.0)] == [False, True, True]
 
 
+def test_a_first_attempt_takes_no_place_of_others_with_its_body() -> None:
+    """Of one body's users, as a load test's are, those that came back found that newcomers had taken their records, and were refused for good."""
+    gate = _gate(LaneSettings("lane", deadline_s=60.0, max_queue=0), streams=1)
+    assert isinstance(_ask(gate, 0, 20.0), Admit)
+    hints = [_ask(gate, number, 20.0, fingerprint=lambda: 7, retry_count=0) for number in (1, 2)]
+    back_at = 20.0 + max(each.retry_after_s for each in hints)
+    newcomers = [_ask(gate, number, back_at, fingerprint=lambda: 7, retry_count=0) for number in range(3, 13)]
+    assert {each.reason for each in newcomers} == {Reason.SATURATED}
+    assert isinstance(_ask(gate, 20, back_at, fingerprint=lambda: 7, retry_count=1), Queue)
+    assert isinstance(_ask(gate, 21, back_at, fingerprint=lambda: 7, retry_count=1), Queue)
+
+
 def test_a_restarted_gate_takes_retries_that_it_does_not_know_for_first_attempts_for_ten_seconds() -> None:
     """Every client of a gate that was restarted into a full engine was refused for good: what had earned its retry was forgotten."""
     for now, reason in ((1.0, Reason.SATURATED), (9.0, Reason.SATURATED), (11.0, Reason.RETRY_BUDGET)):

@@ -146,12 +146,13 @@ class ReturnRecord:
     def matches(self, now: float, retry_count: int | None) -> bool:
         """Return whether an equal arrival at this time is this request coming back.
 
-        One that comes well before its hint and says outright that it is a first attempt, or that comes sooner
-        than any client could that was told to wait, is another request with an equal body.
+        One that says outright that it is a first attempt, and comes well before its hint or while others with its
+        body are away, or one that comes sooner than any client could that was told to wait, is another request with an
+        equal body.
         """
         if not self.known_from <= now < self.known_until:
             return False
-        return self.due_at is None or self.is_due(now) or retry_count != 0
+        return self.due_at is None or retry_count != 0 or (self.is_due(now) and not self.is_shared)
 
 
 # Ages are sorted in 1/1024 s, and of equal ages or turns the numbers: two million arrivals within one would be out of order.

@@ -89,6 +89,19 @@ def test_of_equal_bodies_each_client_is_known_and_the_first_that_is_due_comes_fi
     assert len(workers.second) == 0
 
 
+def test_a_first_attempt_takes_no_place_of_several_with_its_body() -> None:
+    workers = _Workers()
+    for now in (0.0, 0.5):
+        workers.now = now
+        workers.refuses(8.0)
+    workers.now = 8.5
+    assert workers.second.back("", _BODY, 0) is None
+    assert workers.second.back("", _BODY, 1) is not None
+    assert workers.second.back("", _BODY, 0) is not None, (
+        "it may be this one that its application asks for anew"
+    )
+
+
 def test_a_client_that_is_told_again_is_one_client() -> None:
     workers = _Workers()
     for told_at in (0.0, 8.0):

@@ -194,7 +194,8 @@ class HttpDoor(HttpDesk):
         if reading.ticket is not None:
             arrival = with_ticket(arrival, self.tickets, reading.ticket)
         elif self.told_clients:
-            arrival = as_told_elsewhere(arrival, self.told_clients.back(arrival.tenant, KeptBody(body)))
+            told = self.told_clients.back(arrival.tenant, KeptBody(body), arrival.retry_count)
+            arrival = as_told_elsewhere(arrival, told)
         if facts.previous_id:
             arrival = back_to_keeper(arrival, self.kept_answers, facts.previous_id)
         if self.adjust is not None:

@@ -90,13 +90,16 @@ class ToldClients:
         told.move_to_end(client.mark)
         self._count += 1
 
-    def back(self, tenant: str, body: KeptBody) -> ToldClient | None:
-        """Return what a client with this body was told, its times the core's, and forget it; None where it is not its time, or none was told."""
+    def back(self, tenant: str, body: KeptBody, retry_count: int | None = None) -> ToldClient | None:
+        """Return what a client with this body was told, its times the core's, and forget it; None where it is not its time, or none was told.
+
+        A first attempt, by its label, is none of several with this body (`ReturnRecord.matches`).
+        """
         mark, wall = body.mark(self._key, tenant), self._wall()
         while (equal := self._told.get(mark)) is not None:
             client = equal[0][1]
             appointment = _appointment(client)
-            if not appointment.is_due(wall):
+            if not appointment.is_due(wall) or (retry_count == 0 and len(equal) > 1):
                 break
             self._pop(mark)
             if wall <= appointment.lapses_at:

@@ -36,8 +36,7 @@ class _Replica:
     """One core with its renewer; `running` are its attempts by the time of their admission."""
 
     def __init__(self, world: "_World", name: str, settings: LeaseSettings) -> None:
-        # Ten seconds old: a younger one charges no retry that it does not know.
-        self.world, self.core = world, build_governor(_settings(world.tenants), -10.0)
+        self.world, self.core = world, build_governor(_settings(world.tenants), 0.0)
         self.running: dict[int, float] = {}
         self.core.handle(LeaseGranted(inf), 0.0)
         self.renewer = LeaseRenewer(
@@ -233,7 +232,8 @@ def _retry(replica: _Replica) -> bool:
 
 def _with_a_full_engine(replicas: int) -> _World:
     world = _World(replicas)
-    world.passes(1.0)
+    # In the ten seconds after their first lease they charge no retry that they do not know.
+    world.passes(11.0)
     for replica in world.replicas:
         for _ in range(64):
             replica.ask(model="busy")

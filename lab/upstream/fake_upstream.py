@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, cast
 from lab.upstream import answers
 from millgate.testing.service import Service
 
+# Until a connection that was accepted in this turn is made, and can be cut.
+_TURNS = 3
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _HEAD_END = b"\r\n\r\n"
 
@@ -262,6 +264,8 @@ class FakeUpstream(Service):
         """Cut every connection and stop listening: the next connect is refused."""
         if self._server is not None:
             self._server.close()
+            for _ in range(_TURNS):
+                await asyncio.sleep(0.0)
             self.cut()
             await self._server.wait_closed()
             self._server = None

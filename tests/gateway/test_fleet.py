@@ -143,7 +143,7 @@ def test_when_no_engine_can_be_reached_the_client_is_told_once_and_honestly() ->
             again = await stand.ask(retry="1")
             hints_s = [float(each.headers["retry-after-ms"]) / 1000 for each in (got, again)]
             assert 5.0 <= hints_s[0] < 10.0 <= hints_s[1] < 20.0, (
-                "those who found none do not come back at once"
+                "clients that found no engine do not come back at once"
             )
             assert stand.outcomes() == {"engine_failed": 2}
             await stand.settled()

@@ -39,6 +39,16 @@ def reloader(gateway: Gateway, fetch: Fetch, log: ProcessLog) -> Reloader:
     return Reloader(gateway, fetch, log, Notifier({}))
 
 
+async def _one_queued(stand: Stand) -> tuple[Client, Client]:
+    """Return a client that the engine, which has one stream, is working for, and one that waits."""
+    busy, queued = await stand.client(), await stand.client()
+    busy.ask(chat())
+    await stand.engine.next()
+    queued.ask(chat("queued"))
+    await until(lambda: stand.lane.queued == 1)
+    return busy, queued
+
+
 def test_lower_limits_end_nothing_and_keep_new_work_out() -> None:
     release = asyncio.Event()
 
@@ -127,11 +137,7 @@ def test_a_queued_attempt_runs_on_an_engine_that_a_reload_has_brought() -> None:
         second = FakeEngine()
         await second.start()
         async with gating(stay, core=core_settings(max_inflight=1)) as stand:
-            busy, queued = await stand.client(), await stand.client()
-            busy.ask(chat())
-            await stand.engine.next()
-            queued.ask(chat("queued"))
-            await until(lambda: stand.lane.queued == 1)
+            busy, queued = await _one_queued(stand)
             engines = (*stand.gateway.settings.engines, EngineAddress("second", "127.0.0.1", second.port))
             settings = replace(stand.gateway.settings, engines=engines)
             await stand.gateway.adopt(settings, core_settings("engine", "second", max_inflight=1))
@@ -156,11 +162,7 @@ def test_what_falls_due_while_an_engine_is_taken_away_may_still_go_there() -> No
         second = FakeEngine()
         await second.start()
         async with gating(stay_or_answer, core=core_settings(max_inflight=1)) as stand:
-            busy, queued = await stand.client(), await stand.client()
-            busy.ask(chat())
-            await stand.engine.next()
-            queued.ask(chat("queued"))
-            await until(lambda: stand.lane.queued == 1)
+            busy, queued = await _one_queued(stand)
             due: list[Event] = [Finished(1, 5, 2, released=True)]
             door = stand.gateway.door
             stand.gateway.driver.before_step = lambda: due.pop() if due and "second" in door.engines else None
@@ -455,11 +457,7 @@ def test_lanes_are_reloaded_and_keep_what_waits_in_them() -> None:
     async def body() -> None:
         lanes = [LaneSettings("interactive"), LaneSettings("bulk")]
         async with gating(stay, core=core_settings(max_inflight=1)) as stand:
-            busy, queued = await stand.client(), await stand.client()
-            busy.ask(chat())
-            await stand.engine.next()
-            queued.ask(chat("queued"))
-            await until(lambda: stand.lane.queued == 1)
+            busy, queued = await _one_queued(stand)
             await stand.gateway.adopt(stand.gateway.settings, core_settings(max_inflight=1, lanes=lanes))
             assert [(lane.name, lane.queued) for lane in stand.snapshot.lanes] == [
                 ("interactive", 1),

@@ -53,10 +53,8 @@ def new(
         return
     print_line(f"key     {key}")
     print_line(f"sha256  {digest}")
-    if (
-        read_document(f"name: {name}", "").data["name"] != name
-    ):  # YAML takes it for a number, a truth, or nothing
-        name = f'"{name}"'
+    if read_document(f"name: {name}", "").data["name"] != name:
+        name = f'"{name}"'  # YAML takes it for a number, a truth, or nothing
     console = people()
     console.print("\nGive the key to the caller: it is shown only now. The configuration gets its hash:\n")
     entry = digest if expires is None else f"{{sha256: {digest}, expires: {expires}}}"

@@ -75,7 +75,7 @@ def is_left_undone(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
 
 
 def is_full(kind: FailureKind, said: Said) -> bool:
-    """Whether an engine has no room, whoever asks."""
+    """Whether an engine has no room for any client."""
     return kind is FailureKind.REFUSED and said.limit is None
 
 

@@ -31,13 +31,13 @@ class Arrived(NamedTuple):
     one; 0 says outright that this is a first attempt. `fingerprint` is called only at a yield, a hang-up, or while the
     tenant has records. `due_at` is when it was told to come, by a ticket, and `hint_s` how long it had to wait for
     that; `caps_sleep` says that it may come now whatever it was told: its client cannot wait so long, or was promised
-    no place. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in `prompt_bytes` (images); `prompt_shape` None leaves it at the bytes. Only
-    `engine` can answer it, where that is set. `may_clip` says that a shorter answer would still be of use. `marks` is
-    called at most once, at the arrival, and only by what places by prefixes; None for what is no conversation.
-    `session` is a number for the session that its client names, one for each tenant's; None without one. `seen_late`
-    says that the first token of its stream is told seconds after it came: until then its prompt is believed to be read
-    in the time that was foreseen. `hands_over` says that its door can let one engine read its prompt and another one
-    write its answer, `bootstraps` that it can send it to both at once.
+    no place. An answer has at least `min_tokens`; `fixed_tokens` of the prompt are not in `prompt_bytes` (images);
+    `prompt_shape` None leaves it at the bytes. Only `engine` can answer it, where that is set. `may_clip` says that a
+    shorter answer would still be of use. `marks` is called at most once, at the arrival, and only by what places by
+    prefixes; None for what is no conversation. `session` is a number for the session that its client names, one for
+    each tenant's; None without one. `seen_late` says that the first token of its stream is told seconds after it came:
+    until then its prompt is believed to be read in the time that was foreseen. `hands_over` says that its door can let
+    one engine read its prompt and another one write its answer, `bootstraps` that it can send it to both at once.
     """
 
     attempt: int

@@ -62,11 +62,12 @@ async def serve_configuration(
     *,
     behind_envoy: bool = False,
     worker: "WorkerSide | None" = None,
+    begun: GatewaySettings | None = None,
 ) -> ExitCode:
     """Serve what the configuration says until a signal ends it; `on_ready` is called when every door listens.
 
     With `behind_envoy` requests come to the external processor, and the HTTP door is not opened. `worker` is the channel to a
-    supervisor, None in a process alone.
+    supervisor, None in a process alone; `begun` is what the gate began with, where a reload has brought another file since.
 
     At SIGHUP `reload` reads the configuration anew. Raises ConfigError when a file of TLS cannot be used or a chosen name
     does not exist, CommandError when an address cannot be had.
@@ -78,6 +79,8 @@ async def serve_configuration(
     if worker is not None:
         worker.text = lambda: sized.text
     settings, built = await sized.ask()
+    if begun is not None:
+        settings = settings.keeping(begun)
     governor = build_governor(built.settings, MonotonicClock.now())
     fetch = None if reload is None else partial(sized.reload, reload)
     try:

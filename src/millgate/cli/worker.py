@@ -14,6 +14,8 @@ import asyncio
 import ctypes
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,12 +23,14 @@ from pydantic import SecretStr
 
 from millgate import __version__
 from millgate.cli.banner import Running
-from millgate.cli.compose import serve_configuration
+from millgate.cli.compose import serve_configuration, worker_settings
 from millgate.cli.exits import CommandError, ExitCode
 from millgate.cli.json_stderr import take_over
 from millgate.cli.workers import read_given
 from millgate.config.load import Loaded
 from millgate.config.problems import ConfigError
+from millgate.gateway.settings import GatewaySettings
+from millgate.gateway.workers.messages import Recipe
 from millgate.gateway.workers.worker import WorkerSide
 from millgate.sockets.loop import GateLoop
 
@@ -58,12 +62,22 @@ async def work(descriptor: int) -> ExitCode:
 
     try:
         loaded = load(start.recipe.text)
-        code = await serve_configuration(loaded, announce, load, worker=side)
+        begun = _begun(load, start.recipe)
+        code = await serve_configuration(loaded, announce, load, worker=side, begun=begun)
     except (CommandError, ConfigError) as error:
         code = error.code if isinstance(error, CommandError) else ExitCode.USAGE
         side.failed(str(error), code)
     await side.farewell()
     return code
+
+
+def _begun(load: Callable[[str], Loaded], recipe: Recipe) -> GatewaySettings | None:
+    """Return what the gate began with; None where it runs just that, or where that cannot be read any more."""
+    if recipe.text == recipe.first_text:
+        return None
+    with suppress(ConfigError):
+        return worker_settings(load(recipe.first_text))
+    return None
 
 
 def end_with(supervisor: int) -> None:

@@ -47,7 +47,7 @@ async def supervise(loaded: Loaded, given: Given, *, as_json: bool) -> ExitCode:
     ensure_workers(loaded.config)
     ensure_quotas(loaded.config)
     assert sources is not None
-    recipe = Recipe(msgspec.msgpack.encode(given), sources.text)
+    recipe = Recipe(msgspec.msgpack.encode(given), sources.text, sources.text)
     count = loaded.config.workers
     show = partial(_show, settings, count, as_json=as_json)
     store = MemoryStore(MonotonicClock.now) if settings.cluster is None else None

@@ -17,7 +17,7 @@ from millgate.gateway.cluster import Membership, open_store
 from millgate.gateway.doors import Doors, WorkerPlace
 from millgate.gateway.fleet import Fleet
 from millgate.gateway.kept_quotas import KeptQuotas
-from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
+from millgate.gateway.settings import ClusterSettings, GatewaySettings, LineAddress
 from millgate.gateway.told_news import ToldNews
 from millgate.http1.server import ByteBudget, HttpServer
 from millgate.observe.door import ClusterSnapshot, DoorSnapshot, ServiceSnapshot
@@ -206,20 +206,10 @@ class Gateway:
         found = [] if extproc is None else await extproc.renew(settings.engines, settings.extproc)
         if before.ssl is not None or settings.ssl is not None:
             await self.server.listeners.secure(settings.ssl)
-        line = await self._secure_line(settings.line)
-        self.settings = replace(
-            settings,
-            host=before.host,
-            port=before.port,
-            admin=before.admin,
-            line=line,
-            cluster=before.cluster,
-            extproc=before.extproc,
-            door=replace(settings.door, ticket_key=before.door.ticket_key),
-            observers=before.observers,
-            quotas_file=before.quotas_file,
-            workers=before.workers,
-        )
+        kept = settings.keeping(before)
+        if self.line is not None and kept.line is not None and kept.line.ssl is not None:
+            await self.line.listeners.secure(kept.line.ssl)
+        self.settings = kept
         self.server.adopt(settings.server, settings.byte_budget)
         self.door.adopt(self.settings.door)
         self.door.entry.replace(settings.callers)
@@ -234,16 +224,7 @@ class Gateway:
         self.fleet.tell()
         engines = [each.name for each in self.driver.snapshot().engines]  # those that end what they have, too
         self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
-        return _fixed(before, settings)
-
-    async def _secure_line(self, wanted: LineAddress | None) -> LineAddress | None:
-        """Give the line door its new certificates, if it stays as it is otherwise; return its address from now on."""
-        address = self.settings.line
-        if self.line is None or address is None or wanted is None or _plain(address) != _plain(wanted):
-            return address
-        if wanted.ssl is not None:
-            await self.line.listeners.secure(wanted.ssl)
-        return wanted
+        return settings.needing_restart(before)
 
     async def drain(self) -> None:
         """Refuse new work, let running work end within the grace, and return when nothing is left.
@@ -382,31 +363,3 @@ def _line_door(gateway: Gateway, address: LineAddress, budget: ByteBudget) -> Li
         session_number=door.entry.callers.session_number,
         models=lambda: door.settings.models,
     )
-
-
-def _plain(line: LineAddress | None) -> tuple[LineAddress, bool] | None:
-    """Leave out the context but for whether there is one: of the same files there may be two."""
-    return None if line is None else (replace(line, ssl=None), line.ssl is not None)
-
-
-def _secured(door: ExtprocAddress | None) -> bool:
-    return door is not None and door.ssl is not None
-
-
-def _fixed(before: GatewaySettings, after: GatewaySettings) -> tuple[str, ...]:
-    """Name what differs and stays as it is: what `Gateway.adopt` keeps of the settings before."""
-    records = replace(before.observers, tracing=after.observers.tracing)
-    differing = {
-        "listen.host": before.host != after.host,
-        "listen.port": before.port != after.port,
-        "admin": before.admin != after.admin,
-        "extproc": before.extproc != after.extproc or _secured(before.extproc) is not _secured(after.extproc),
-        "workers": before.workers != after.workers,
-        "retries.ticket_key_env": before.door.ticket_key != after.door.ticket_key,
-        "records": records != after.observers,
-        "quotas_file": before.quotas_file != after.quotas_file,
-        "tracing": before.observers.tracing != after.observers.tracing,
-        "cluster": before.cluster != after.cluster,
-        "line": _plain(before.line) != _plain(after.line),
-    }
-    return tuple(name for name, differs in differing.items() if differs)

@@ -1,7 +1,7 @@
 """What the gateway is told, as plain values: it reads no configuration file."""
 
 import ssl as tls
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -155,3 +155,48 @@ class GatewaySettings:
     observers: ObserverSettings = field(default_factory=ObserverSettings)
     quotas_file: str | None = None
     workers: int = 1
+
+    def keeping(self, before: Self) -> Self:
+        """Return these with what only a restart changes as it was before."""
+        return replace(
+            self,
+            host=before.host,
+            port=before.port,
+            admin=before.admin,
+            line=self.line if _is_same_door(before.line, self.line) else before.line,
+            cluster=before.cluster,
+            extproc=before.extproc,
+            door=replace(self.door, ticket_key=before.door.ticket_key),
+            observers=before.observers,
+            quotas_file=before.quotas_file,
+            workers=before.workers,
+        )
+
+    def needing_restart(self, before: Self) -> tuple[str, ...]:
+        """Name what differs from before, and what `keeping` leaves as it was."""
+        records = replace(before.observers, tracing=self.observers.tracing)
+        differing = {
+            "listen.host": before.host != self.host,
+            "listen.port": before.port != self.port,
+            "admin": before.admin != self.admin,
+            "extproc": not _is_same_door(before.extproc, self.extproc),
+            "workers": before.workers != self.workers,
+            "retries.ticket_key_env": before.door.ticket_key != self.door.ticket_key,
+            "records": records != self.observers,
+            "quotas_file": before.quotas_file != self.quotas_file,
+            "tracing": before.observers.tracing != self.observers.tracing,
+            "cluster": before.cluster != self.cluster,
+            "line": not _is_same_door(before.line, self.line),
+        }
+        return tuple(name for name, differs in differing.items() if differs)
+
+
+def _is_same_door(
+    before: LineAddress | ExtprocAddress | None, now: LineAddress | ExtprocAddress | None
+) -> bool:
+    """Return whether only the certificates may be others."""
+    return before == now and _is_secured(before) is _is_secured(now)
+
+
+def _is_secured(door: LineAddress | ExtprocAddress | None) -> bool:
+    return door is not None and door.ssl is not None

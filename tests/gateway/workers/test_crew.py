@@ -33,7 +33,7 @@ CONFIGURATION = "engines:\n  - url: http://127.0.0.1:9\n"
 @contextlib.contextmanager
 def plan_of_one(file: Path, text: str = CONFIGURATION) -> Iterator[WorkersPlan]:
     """Give the plan of a gate with one worker and this configuration in force."""
-    recipe = Recipe(msgspec.msgpack.encode(Given.of(file, [], [], [])), text)
+    recipe = Recipe(msgspec.msgpack.encode(Given.of(file, [], [], [])), text, text)
     (door,) = shared_sockets("127.0.0.1", 0, 1)
     with door:
         yield WorkersPlan(1, recipe, b"k" * 32, [door], [], MemoryStore(MonotonicClock.now))

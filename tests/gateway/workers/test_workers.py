@@ -365,6 +365,28 @@ def test_a_worker_that_is_started_again_has_the_configuration_that_the_others_ha
     assert gate.events("worker did not start") == []
 
 
+def test_a_worker_that_is_started_after_a_reload_leaves_to_the_restart_what_the_others_leave_to_it(
+    start: Start, tmp_path: Path
+) -> None:
+    """A log in a folder that is made by the next release would keep it from starting."""
+    file, log = tmp_path / "gate.yaml", tmp_path / "attempts.jsonl"
+    file.write_text(f"records: {{log_attempts: {log}}}\n", encoding="utf-8")
+    gate = start("--config", str(file)).begin()
+    file.write_text(f"records: {{log_attempts: {tmp_path}/later/attempts.jsonl}}\n", encoding="utf-8")
+    gate.process.send_signal(signal.SIGHUP)
+    told = "configuration reloaded, but some of it needs a restart"
+    until(lambda: len(gate.events(told)) == 2)
+    before = gate.processes()
+
+    kill(before[min(before)])
+    until(lambda: len(gate.processes()) == 2 and gate.processes() != before, START_WITHIN_S)
+
+    assert gate.events("worker did not start") == []
+    gate.process.send_signal(signal.SIGHUP)
+    until(lambda: len(gate.events(told)) == 4)
+    assert [each["needs_restart"] for each in gate.events(told)] == [["records"]] * 4
+
+
 def test_a_certificate_that_is_gone_and_then_a_worker_that_dies_leave_the_others_serving(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

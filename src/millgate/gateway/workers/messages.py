@@ -53,10 +53,14 @@ class Reply(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a worker makes its configuration: what was `given` on the command line, and the `text` of the file that others run."""
+    """How a worker makes its configuration: what was `given` on the command line, and the `text` of the file that others run.
+
+    What only a restart changes is that of `first_text`, with which the gate began.
+    """
 
     given: bytes
     text: str
+    first_text: str
 
 
 class WorkerStart(NamedTuple):

@@ -20,6 +20,7 @@ from functools import partial
 from millgate.core.events import Arrived, Finished, FirstToken, PrefixMarks, Released
 from millgate.core.governor import Governor
 from millgate.core.governor.assess import assess
+from millgate.core.governor.placement import roomy_engine
 from millgate.core.routing.prefix_index import MOST_MARKS, PrefixIndex
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.dialects.conversations import prefix_marks, read_chat
@@ -78,7 +79,7 @@ class Fleet:
             request = assess(knowledge, arrival, self._now).request
             began = time.process_time()
             held = placement.held(request.marks, request.prompt_tokens)
-            placement.roomy_engine(request, held, self._now)
+            roomy_engine(placement, request, held, self._now)
             spent_s += time.process_time() - began
             self._answered_us([body])
         return spent_s / REQUESTS * 1e6

@@ -14,7 +14,7 @@ BOTH = """
 engines:
   - {url: "http://p:1", name: reads, role: prefill, kv_lease: 20s}
   - {url: "http://d:1", name: writes, role: decode}
-  - {url: "http://u:1", name: whole}
+  - {url: "http://u:1", name: whole, overflow: true}
 """
 
 
@@ -41,6 +41,7 @@ def test_both_roles_arrive_in_the_core_with_the_lease(tmp_path: Path) -> None:
     reads, writes, whole = built.settings.engines
     assert (reads.role, reads.kv_lease_s) == (Role.PREFILL, 20.0)
     assert (writes.role, whole.role) == (Role.DECODE, Role.UNIFIED)
+    assert (writes.overflow, whole.overflow) == (False, True)
     assert reads.limit.kind == "fixed", "one token of each answer says nothing of a pace"
     told = {name: (value, why) for name, value, why in built.choices}
     assert told["reads role"][0] == "prefill"
@@ -96,6 +97,10 @@ def test_sglangs_engines_arrive_with_the_port_where_they_meet(tmp_path: Path) ->
         (
             'engines: [{url: "http://d:1", role: decode, kv_transfer: sglang, bootstrap_port: 8998}]',
             "engines[0].bootstrap_port: needs `role: prefill` and `kv_transfer: sglang`",
+        ),
+        (
+            'engines: [{url: "http://p:1", role: prefill, overflow: true}, {url: "http://d:1", role: decode}]',
+            "engines[0].overflow: is for engines with `role: unified`",
         ),
         ('engines: [{url: "http://p:1", role: prefill, bootstrap_port: 0}]', "engines[0].bootstrap_port"),
         ('engines: [{url: "http://p:1", role: prefill, kv_transfer: mooncake}]', "engines[0].kv_transfer"),

@@ -320,6 +320,8 @@ def _roles(config: Config) -> Iterator[tuple[SettingPath, str]]:
             if is_sglang:
                 yield ("engines", index, "kv_transfer"), "needs `role: prefill` or `role: decode`"
             continue
+        if engine.overflow:
+            yield ("engines", index, "overflow"), "is for engines with `role: unified`"
         other, path = _OTHER_ROLE[engine.role], ("engines", index, "role")
         if engine.account is not None:
             yield path, "is for engines of your own: a provider's `account` hands nothing over"

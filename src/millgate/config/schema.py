@@ -88,8 +88,7 @@ class ListenConfig(Section):
     )
     healthz: bool = Field(
         default=False,
-        description="Whether `GET /healthz` on this port says that the process lives, to every caller, also while it is "
-        "too slow itself. `/health` always says whether work should come here.",
+        description="Whether `GET /healthz` on this port says that the process lives, to every caller, also while it is too slow itself. `/health` always says whether work should come here.",
     )
 
 
@@ -109,8 +108,7 @@ class AdminConfig(Section):
     hosts: tuple[str, ...] = Field(
         default=(),
         max_length=32,
-        description="More names that the `Host` header may carry, beside the listening address and localhost "
-        "(a defence against DNS rebinding).",
+        description="More names that the `Host` header may carry, beside the listening address and localhost (a defence against DNS rebinding).",
     )
 
 
@@ -179,8 +177,7 @@ class EngineConfig(Section):
     kv_tokens: Count | None = Field(
         default=None,
         ge=1,
-        description="Most reserved prompt and output tokens at once. Default: 0.9 of what the engine says it "
-        "holds; off when it does not tell.",
+        description="Most reserved prompt and output tokens at once. Default: 0.9 of what the engine says it holds; off when it does not tell.",
     )
     prefill_tokens: Count | None = Field(
         default=None,
@@ -209,6 +206,10 @@ class EngineConfig(Section):
     )
     adapter_load: Duration = Field(
         default=0.5, ge=0.0, le=HOUR_S, description="How long it takes to load an adapter."
+    )
+    overflow: bool = Field(
+        default=False,
+        description="Whether it gets only requests that no other engine has room for in time: a provider's account behind GPUs that are paid for anyway.",
     )
     role: Literal["unified", "prefill", "decode"] = Field(
         default="unified",
@@ -243,8 +244,7 @@ class EngineConfig(Section):
         default="/health",
         pattern=r"^/[!-~]*$",
         max_length=1024,
-        description="Path of its health page, asked once a second; below 500 is well. `null` asks none: then only "
-        "failed requests take it out.",
+        description="Path of its health page, asked once a second; below 500 is well. `null` asks none: then only failed requests take it out.",
     )
     metrics: str | None = Field(
         default="/metrics",

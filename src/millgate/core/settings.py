@@ -146,7 +146,7 @@ class EngineSettings:
     `own_key` it is sent the gate's key and no client's. A new one with `is_up` false takes no work before it is said to
     be up. One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is
     fetched; `labels` say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have
-    alike.
+    alike. An `overflow` one gets only what no other has room for in time.
     """
 
     name: str
@@ -170,6 +170,7 @@ class EngineSettings:
     kv_lease_s: float = KV_LEASE_S
     labels: Labels = field(default_factory=Labels)
     kv_transfer: KvTransfer = KvTransfer.NIXL
+    overflow: bool = False
 
     @property
     def only_reads(self) -> bool:

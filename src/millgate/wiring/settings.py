@@ -148,6 +148,7 @@ def _engine(
         kv_lease_s=engine.kv_lease,
         labels=_labels(engine),
         kv_transfer=KvTransfer(engine.kv_transfer),
+        overflow=engine.overflow,
     )
     why = [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
     if engine.profile is not None or engine.prior is not None:

@@ -1,6 +1,7 @@
 """Several engines: who takes the next request."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from core.world import governor, steady_prior
@@ -95,3 +96,37 @@ def test_a_reservation_that_the_cheapest_has_no_room_for_goes_elsewhere() -> Non
     assert _engine(_ask(gate, 1)) == "small"
     assert _engine(_ask(gate, 2)) == "large"
     assert _engine(_ask(gate, 3, max_tokens=400)) == "large"
+
+
+def _own_and_overflow(streams: int = 2, deadline_s: float = 60.0) -> Governor:
+    """One engine of the house, and an account that answers four times as soon and is named first."""
+    own = EngineSettings("own", streams, prior=ServicePrior(0.1, 0.001, 0.02, 0.0))
+    account = EngineSettings("account", 9, prior=ServicePrior(0.1, 0.0, 0.005, 0.0), overflow=True)
+    return _gate(account, own, deadline_s=deadline_s)
+
+
+def test_an_engine_for_overflow_gets_what_the_others_have_no_room_for_and_nothing_else() -> None:
+    gate = _own_and_overflow()
+
+    assert [_engine(_ask(gate, attempt)) for attempt in range(4)] == ["own", "own", "account", "account"]
+    gate.handle(Finished(0, 100, 100), 2.0)
+    gate.handle(Released(0), 2.0)
+    assert [_engine(_ask(gate, attempt, 2.0)) for attempt in (4, 5)] == ["own", "account"]
+    gate.handle(EngineDown("own"), 3.0)
+    assert _engine(_ask(gate, 6, 3.0)) == "account"
+
+
+def test_an_engine_for_overflow_gets_what_would_be_late_on_the_others_and_is_in_time_there() -> None:
+    gate = _own_and_overflow(streams=9, deadline_s=5.0)
+    assert _engine(_ask(gate, 1, prompt_bytes=12_000)) == "own"
+
+    assert _engine(_ask(gate, 2, time_allowed_s=1.0)) == "account"
+    assert _engine(_ask(gate, 3)) == "own"
+    assert isinstance(_ask(gate, 4, time_allowed_s=0.01), Yield)
+
+
+def test_engines_that_are_all_for_overflow_are_as_any_others() -> None:
+    engines = tuple(replace(each, overflow=True) for each in _equal(2))
+    gate = _gate(*engines)
+
+    assert [_engine(_ask(gate, attempt)) for attempt in range(4)] == ["0", "1", "0", "1"]

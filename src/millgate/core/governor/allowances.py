@@ -242,16 +242,16 @@ class Allowances:
         short = None if self.ledger.is_empty else self._short_of_quota(request, now)
         if short is None:
             short = self.own_streams(request, now)
-        if (
-            (budget := self.budget) is not None
-            and self._is_charged(request, now)
-            and (short is not None or not _goes_at_once(request))
-        ):
-            drain_per_s = request.route.pool.capacity_forecast.per_s()
-            if not budget.allows(request.tenant, now, drain_per_s):
-                spent, most = budget.spent(now), budget.budget(now, drain_per_s)
-                return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
-        return short
+        if (budget := self.budget) is None or not self._is_charged(request, now):
+            return short
+        pool = request.route.pool
+        if short is None and not pool.queued_count and request.route.free() > 0:
+            return short  # it finds a free stream that none waits for: its coming adds to no overload
+        drain_per_s = pool.capacity_forecast.per_s()
+        if budget.allows(request.tenant, now, drain_per_s):
+            return short
+        spent, most = budget.spent(now), budget.budget(now, drain_per_s)
+        return Shortfall(Reason.RETRY_BUDGET, spent, most, float("inf"))
 
     def _is_charged(self, request: Request, now: float) -> bool:
         """Return whether the budget pays for it: not while a retry that is not known may come from the process before, or from another replica."""
@@ -419,8 +419,3 @@ def _of_streams(own: OwnStreams, request: Request) -> Demand:
 
 def _who(request: Request) -> Who:
     return Who(request.tenant, request.arrival.model, request.lane.settings.name)
-
-
-def _goes_at_once(request: Request) -> bool:
-    """Return whether it finds a free stream that none waits for: then its coming adds to no overload."""
-    return not request.route.pool.queued_count and request.route.free() > 0

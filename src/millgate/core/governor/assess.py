@@ -12,7 +12,7 @@ from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import Place, can_hold, is_in_time, kept_out_by
+from millgate.core.governor.placement import Place, can_hold, is_in_time, kept_out_by, roomy_engine
 from millgate.core.governor.promises import forecast, refusal, session_room_s, short_refusal
 from millgate.core.governor.turns import ahead_of, lets_pass, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
@@ -247,9 +247,9 @@ def _place(knowledge: Knowledge, request: Request, held: Held, ahead: int, now: 
     """Return where it may start at once: it is its turn, or those that wait before it have no use of that place."""
     placement, attempts = knowledge.engines.placement, knowledge.attempts
     if may_go(request, ahead, now):
-        return placement.roomy_engine(request, held, now)
+        return roomy_engine(placement, request, held, now)
     if attempts.has_left_room and may_pass(request):
-        return placement.roomy_engine(request, held, now, attempts.kept)
+        return roomy_engine(placement, request, held, now, attempts.kept)
     return None
 
 

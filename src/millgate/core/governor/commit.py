@@ -10,7 +10,7 @@ from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
-from millgate.core.governor.placement import Place, is_in_time, leaves_others, waits_for
+from millgate.core.governor.placement import Place, is_in_time, leaves_others, roomy_engine, waits_for
 from millgate.core.governor.promises import UNPROMISED, queues_newcomers, refusal, short_refusal
 from millgate.core.governor.turns import lets_pass, next_queued
 from millgate.core.limits.gate import is_seen_read
@@ -258,7 +258,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             decisions += refuse_queued(knowledge, attempt, reason, now)
             continue
         held = engines.placement.held(request.marks, request.prompt_tokens)
-        roomy = engines.placement.roomy_engine(request, held, now, kept)
+        roomy = roomy_engine(engines.placement, request, held, now, kept)
         if roomy is None and engines.placement.is_kept_out(request, held, now):
             _pass_over(attempts, attempt, now + engines.working_sets.next_room_s(now), now)
             passed_over[number] = None

@@ -15,7 +15,7 @@ from millgate.core.events import Failed
 from millgate.core.governor.assess import may_wait_again, unfit
 from millgate.core.governor.commit import dispatch, queue
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import is_in_time
+from millgate.core.governor.placement import is_in_time, roomy_engine
 from millgate.core.governor.turns import ahead_of
 from millgate.core.lifecycle import State
 from millgate.core.state.attempt import Attempt, Request
@@ -35,7 +35,7 @@ def detour_after(knowledge: Knowledge, attempt: Attempt, event: Failed, now: flo
     if unfit(request, now) is not None:
         return None
     placement = knowledge.engines.placement
-    roomy = placement.roomy_engine(request, placement.held(request.marks, request.prompt_tokens), now)
+    roomy = roomy_engine(placement, request, placement.held(request.marks, request.prompt_tokens), now)
     if roomy is not None and not is_in_time(roomy[0], request, roomy[1], now):
         return None
     # A queued request may be given that room first, and this one waits in its place (INV-5).

@@ -228,12 +228,7 @@ def _of_account(engine: Engine, line: _Line, now: float) -> Iterable[SharedNumbe
         for limit, bucket, needed in engine.provider.account.shared(sizes):
             names = (engine.settings.name, limit.kind.value)
             numbers += _of_bucket(("account_rate", "account_burst"), names, bucket, limit, needed, now)
-    return _largest(numbers)
-
-
-def _largest(numbers: Iterable[SharedNumber]) -> list[SharedNumber]:
-    """Return one for each number: with the largest floor, which the largest request of several has."""
-    by_floor = sorted(numbers, key=lambda each: each.floor)
+    by_floor = sorted(numbers, key=lambda each: each.floor)  # of several the largest request has the largest
     return list({(each.kind, each.names): each for each in by_floor}.values())
 
 

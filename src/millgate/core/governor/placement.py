@@ -20,7 +20,7 @@ from millgate.core.governor.turns import lets_pass
 from millgate.core.limits.gate import is_only_read
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.least_work import usual_cost
-from millgate.core.routing.prefix_index import MOST_HOLDERS, Held, PrefixIndex
+from millgate.core.routing.prefix_index import Held, PrefixIndex
 from millgate.core.routing.working_set import LiveSession, WorkingSets
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
@@ -63,7 +63,7 @@ class Placement:
         self.prices = Prices(working_sets, self.adapter_turns.adapters)
         self._numbered: dict[int, Engine] = {}
         self._engines: _Engines = ()
-        self.has_adapters = self.has_unlike = False
+        self.has_adapters = self.has_unlike = self.has_overflow = False
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
@@ -75,6 +75,7 @@ class Placement:
         self._engines = engines
         self.has_adapters = any(engine.settings.adapters for engine in engines)
         self.has_unlike = any(engine.gate.kv_limit != engines[0].gate.kv_limit for engine in engines)
+        self.has_overflow = any(engine.settings.overflow for engine in engines)
         self._costs = [inf] * len(engines)
         self._numbered = {engine.number: engine for engine in engines}
         enrol = self.adapter_turns.adapters.enrol
@@ -119,12 +120,9 @@ class Placement:
         """Return the engines that hold most of this prompt."""
         return self._prefixes.deepest(marks, prompt_tokens) if marks else _NOTHING
 
-    def roomy_engine(self, request: Request, held: Held, now: float, kept: Kept = _NOTHING) -> Place | None:
-        """Return where this request, of whose prompt so much is `held`, would go now; engines that are `kept` are left to others.
-
-        That is the cheapest engine, or where that is late the cheapest in time, else the soonest; None without room.
-        """
-        engines, session = self.able(request, kept), self.prices.session_of(request)
+    def among(self, request: Request, engines: _Engines, held: Held, now: float) -> Place | None:
+        """Return where it would go of these engines: the cheapest, or where that is late the cheapest in time, else the soonest; None without room."""
+        session = self.prices.session_of(request)
         chosen = self._chosen(request, engines, held, session, now) if engines else None
         if chosen is not None and not self._takes_all(chosen, request, held, session, now):
             engines = self._taking(request, engines, held, now)
@@ -219,10 +217,8 @@ class Placement:
         """Return whether the engines that will be compared for it may all answer it: then the others, however many, need not be asked."""
         if not request.marks or _goes_on(request, session, held):
             return True
-        for each in (chosen, *self._holders(request, request.route.up, held)):
-            if not self._takes(each, request, held, now):
-                return False
-        return True
+        asked = (chosen, *self._holders(request, request.route.up, held))
+        return all(self._takes(each, request, held, now) for each in asked)
 
     def _takes(self, engine: Engine, request: Request, held: Held, now: float) -> bool:
         """Return whether this engine may open a session with it."""
@@ -303,6 +299,23 @@ class Placement:
             engine.priced(known=False)
 
 
+def roomy_engine(
+    placement: Placement, request: Request, held: Held, now: float, kept: Kept = _NOTHING
+) -> Place | None:
+    """Return where this request, of whose prompt so much is `held`, would go now; engines that are `kept` are left to others.
+
+    One for overflow comes only where the others have no room, or are late and it is not; None without room.
+    """
+    engines = placement.able(request, kept)
+    if not placement.has_overflow:
+        return placement.among(request, engines, held, now)
+    own = placement.among(request, tuple([each for each in engines if not each.settings.overflow]), held, now)
+    other = placement.among(request, tuple([each for each in engines if each.settings.overflow]), held, now)
+    if own is None or (other is not None and now + other[1] <= request.deadline < now + own[1]):
+        return other
+    return own
+
+
 def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual: tuple[float, float]) -> None:
     """Price every engine that has changed, for a request of the usual size; one without any room costs infinity, and one that is to be tried nothing."""
     prompt_tokens, output_tokens = usual
@@ -339,9 +352,8 @@ def waits_for(placement: Placement, request: Request) -> dict[int, int]:
 
 def leaves_others(placement: Placement, request: Request) -> bool:
     """Return whether there are engines in its pool that it can never use, and others may."""
-    if len(request.route.engines) < len(request.route.pool.engines):
-        return True
-    return placement.has_unlike and len(waits_for(placement, request)) < len(request.route.up)
+    is_part = len(request.route.engines) < len(request.route.pool.engines)
+    return is_part or (placement.has_unlike and len(waits_for(placement, request)) < len(request.route.up))
 
 
 def _least_late(
@@ -378,30 +390,16 @@ def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: H
 def _found(engine: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Place:
     """Return this engine as the place to go."""
     candidates: tuple[Candidate, ...] = ()
-    unread, better_until = request.prompt_tokens, 0.0
+    unread = request.prompt_tokens
     if compared:
         candidates = tuple([own for each, own in compared if each is engine])
         candidates += tuple([own for each, own in compared if each is not engine])
         unread = _unread_of(candidates[0])
     ttft_s = engine.expected_ttft_s(unread, now)
-    if compared:
-        better_until = _better_until(request, candidates, ttft_s)
+    better_until = _better_until(request, candidates, ttft_s)
     if not is_in_time(engine, request, ttft_s, now):
         better_until = max(better_until, _in_time_until(request, held, now))
     return engine, ttft_s, better_until, candidates, None
-
-
-def candidates(
-    placement: Placement, request: Request, taken: Engine | None, now: float
-) -> tuple[Candidate, ...]:
-    """Return the engines that are up, the one taken first and then the cheapest, as many as are ever compared; changes nothing."""
-    session = placement.prices.session_of(request)
-    every = [
-        (each is not taken, placement.candidate(each, request, _NOTHING, session, now))
-        for each in request.route.up
-    ]
-    every.sort(key=lambda each: (each[0], each[1].cost_s))
-    return tuple([each for _, each in every[: MOST_HOLDERS + 1]])
 
 
 def _unread_of(candidate: Candidate) -> int:
@@ -415,7 +413,7 @@ def _better_until(request: Request, candidates: tuple[Candidate, ...], ttft_s: f
     Waiting for as long as it would save costs at most twice what the better choice would have (ski rental: Karlin et al.
     1988, *Competitive snoopy caching*), and half of its time is left for the other way. A lane that bounds overtakes lets none be passed over.
     """
-    if len(candidates) == 1 or request.lane.settings.max_overtakes is not None:
+    if len(candidates) < 2 or request.lane.settings.max_overtakes is not None:
         return 0.0
     saved_s = candidates[0].cost_s - min([each.cost_s for each in candidates[1:]])
     half_s = (request.deadline - ttft_s - request.arrived_at) / 2.0
@@ -438,13 +436,11 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     """Return whether this attempt could start on this engine now: gate, and account where there is one."""
     gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
     unread = unread_tokens(engine, request, held)
-    if engine.is_tried or not gate.has_room(request.kv_tokens, unread, streams):
+    if engine.is_tried or (engine.silence.lasts_s > 0.0 and gate.unread_tokens):
         return False
-    if engine.silence.lasts_s > 0.0 and gate.unread_tokens:
+    if not gate.has_room(request.kv_tokens, unread, streams) or not _reads_soon(engine, request, unread):
         return False
     if engine.prompts.is_on and engine.prompts.opens_at(request.lane.settings.name) > now:
-        return False
-    if not _reads_soon(engine, request, unread):
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
 
@@ -476,10 +472,8 @@ def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
 
 def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> bool:
     """Return whether this attempt should be tried on this engine, given its predicted time to first token."""
-    if now + ttft_s <= request.deadline:
-        return True
     unknown = request.unread_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
-    return unknown and now <= request.deadline
+    return now + (0.0 if unknown else ttft_s) <= request.deadline
 
 
 def can_hold(engine: Engine, request: Request) -> bool:

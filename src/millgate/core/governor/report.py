@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from millgate.core.decisions import Admit, Explanation, Queue
+from millgate.core.decisions import Admit, Candidate, Explanation, Queue
 from millgate.core.events import Arrived
 from millgate.core.governor.assess import assess
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import candidates as candidates_of
+from millgate.core.governor.placement import Placement
 from millgate.core.governor.turns import limit_of
 from millgate.core.governor.watch import has_fresh_gauge
+from millgate.core.routing.prefix_index import MOST_HOLDERS
 from millgate.core.snapshot import (
     Capacity,
     EngineSnapshot,
@@ -18,6 +19,7 @@ from millgate.core.snapshot import (
     RetrySnapshot,
     Snapshot,
 )
+from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.lane import Lane, least_reading_s, total
 from millgate.core.state.pool import Pool, Routes
@@ -68,7 +70,7 @@ def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanati
     engines = request.route.up or request.route.engines
     candidates = plan.decision.candidates if isinstance(plan.decision, Admit | Queue) else ()
     if not candidates and len(request.route.up) > 1:
-        candidates = candidates_of(knowledge.engines.placement, request, plan.engine, now)
+        candidates = _by_cost(knowledge.engines.placement, request, plan.engine, now)
     return Explanation(
         decision=plan.decision,
         lane=request.lane.settings.name,
@@ -88,6 +90,19 @@ def explanation(knowledge: Knowledge, arrival: Arrived, now: float) -> Explanati
         classed=request.classed,
         candidates=candidates,
     )
+
+
+def _by_cost(
+    placement: Placement, request: Request, taken: Engine | None, now: float
+) -> tuple[Candidate, ...]:
+    """Return the engines that are up, the one taken first, those for overflow last, as many as are ever compared."""
+    session = placement.prices.session_of(request)
+    every = [
+        (each is not taken, each.settings.overflow, placement.candidate(each, request, {}, session, now))
+        for each in request.route.up
+    ]
+    every.sort(key=lambda each: (*each[:2], each[2].cost_s))
+    return tuple([each for *_, each in every[: MOST_HOLDERS + 1]])
 
 
 def _legs_by_role(knowledge: Knowledge) -> tuple[tuple[Role, int], ...]:

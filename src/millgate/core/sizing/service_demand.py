@@ -425,9 +425,7 @@ class ServiceTime:
 
     def own_share(self) -> float:
         """Return the part of the time per output token that is not the reading of others' prompts, in [0, 1]."""
-        if self._decode_s <= 0.0:
-            return 1.0
-        return min(max(0.0, self._own_s / self._decode_s), 1.0)
+        return min(max(0.0, self._own_s / self._decode_s), 1.0) if self._decode_s > 0.0 else 1.0
 
     def learn_ttft(self, prompt_tokens: float, ttft_s: float) -> None:
         """Learn one time to first token; `prompt_tokens` counts what had to be prefilled before it as well."""

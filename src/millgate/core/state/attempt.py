@@ -226,9 +226,7 @@ class Request(Queued):
     def most_wait_s(self) -> float | None:
         """How long its lane and its client let it wait; None where neither says."""
         asked_s, most_s = self.arrival.max_wait_s, self.lane.settings.max_wait_s
-        if asked_s is None or (most_s is not None and most_s < asked_s):
-            return most_s
-        return asked_s
+        return most_s if asked_s is None or (most_s is not None and most_s < asked_s) else asked_s
 
     def latest_start(self) -> float:
         """Return when it must start for its first token to come in time; one engine is up."""

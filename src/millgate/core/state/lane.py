@@ -352,9 +352,7 @@ def choose_lane(lanes: Mapping[str, Lane], hint: str | None, default: Lane) -> L
     The door has already made sure that the client may use the lane; an unknown name is an old configuration's
     and must not lose the request.
     """
-    if hint is None:
-        return default
-    return lanes.get(hint, default)
+    return default if hint is None else lanes.get(hint, default)
 
 
 class Classes:

@@ -157,6 +157,7 @@ def _engine(name: str, dice: Random) -> EngineSettings:
         account=AccountSettings(limits) if dice.random() < 0.2 else None,
         limit=LimitSettings(dice.choice(["fixed", "slo_gradient", "aimd"]), 0.03, minimum=1),
         prior=ServicePrior(0.1, dice.choice([0.0, 0.001]), 0.01, 0.001),
+        overflow=dice.random() < 0.3,
     )
 
 

@@ -279,17 +279,13 @@ class Placement:
         """Return the engine with room where the usual request costs least."""
         if self._unpriced:
             _price(self._unpriced, self._engines, self._costs, self._priced_for)
-        costs = self._costs
-        if engines is self._engines:
-            cheapest, least = -1, inf
-            for position, cost in enumerate(costs):  # compiled, a third of what `min` and `index` take
-                if cost < least:
-                    cheapest, least = position, cost
-            if cheapest < 0:
-                return None
-            engine = engines[cheapest]
-            if _fits(engine, request) and has_room(engine, request, held, now):
-                return engine
+        costs, cheapest, least = self._costs, None, inf
+        for each in engines:  # compiled, less than what `min` takes
+            cost = costs[each.position]
+            if cost < least:
+                cheapest, least = each, cost
+        if cheapest is None or (_fits(cheapest, request) and has_room(cheapest, request, held, now)):
+            return cheapest
         roomy = _with_room(request, engines, held, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
 
@@ -310,10 +306,10 @@ def roomy_engine(
     if not placement.has_overflow:
         return placement.among(request, engines, held, now)
     own = placement.among(request, tuple([each for each in engines if not each.settings.overflow]), held, now)
+    if own is not None and now + own[1] <= request.deadline:
+        return own
     other = placement.among(request, tuple([each for each in engines if each.settings.overflow]), held, now)
-    if own is None or (other is not None and now + other[1] <= request.deadline < now + own[1]):
-        return other
-    return own
+    return other if own is None or (other is not None and now + other[1] <= request.deadline) else own
 
 
 def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual: tuple[float, float]) -> None:

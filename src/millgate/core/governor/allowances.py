@@ -246,7 +246,7 @@ class Allowances:
             return short
         pool = request.route.pool
         if short is None and not pool.queued_count and request.route.free() > 0:
-            return short  # it finds a free stream that none waits for: its coming adds to no overload
+            return None  # it finds a free stream that none waits for: its coming adds to no overload
         drain_per_s = pool.capacity_forecast.per_s()
         if budget.allows(request.tenant, now, drain_per_s):
             return short

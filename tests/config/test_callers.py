@@ -124,6 +124,39 @@ def test_a_missing_or_impossible_engine_credential_is_refused(load: Load, value:
     assert complaint in str(caught.value)
 
 
+def test_a_secret_may_be_in_a_file_that_is_read_with_each_configuration(load: Load, tmp_path: Path) -> None:
+    text = "engines: [{url: 'http://127.0.0.1:8000', name: one, api_key_env: ONE_KEY}]\n"
+    file = tmp_path / "key"
+
+    file.write_text(f"{SECRET}\n")
+    before = load(text, ONE_KEY_FILE=str(file))
+    file.write_text("another-one")
+    after = load(text, ONE_KEY_FILE=str(file))
+
+    assert before.engine_keys["one"].get_secret_value() == SECRET
+    assert after.engine_keys["one"].get_secret_value() == "another-one"
+    assert before.other_keys(after) == ["engines.one.api_key_env"]
+    assert after.other_keys(after) == []
+
+
+def test_a_file_of_a_secret_that_cannot_be_used_is_told_without_a_word_of_it(
+    load: Load, tmp_path: Path
+) -> None:
+    text = "engines: [{url: 'http://127.0.0.1:8000', name: one, api_key_env: ONE_KEY}]\n"
+    file = tmp_path / "key"
+    file.write_bytes(b"sk-\xff")
+    wrong = {
+        "names a file that is no UTF-8 text": {"ONE_KEY_FILE": str(file)},
+        "names a file that cannot be read: No such file or directory": {"ONE_KEY_FILE": SECRET},
+        "is set, and so is the variable of that name": {"ONE_KEY_FILE": str(file), "ONE_KEY": SECRET},
+    }
+    for complaint, environ in wrong.items():
+        with pytest.raises(ConfigError) as caught:
+            load(text, **environ)
+        assert f"the environment variable ONE_KEY_FILE {complaint}" in str(caught.value)
+        assert SECRET not in str(caught.value)
+
+
 def test_a_dump_shows_which_keys_there_are_and_not_their_hashes(load: Load) -> None:
     dump = json.dumps(
         load(f"{ENGINE}tenants: [{{name: t, keys: [{HASH}]}}]\n").config.model_dump(mode="json")

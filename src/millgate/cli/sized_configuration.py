@@ -154,7 +154,7 @@ class SizedConfiguration:
         came = tuple(name for name in limits if name not in before)
         gone = tuple(name for name in before if name not in limits)
         taken = partial(self._takes, written, loaded, settings, built, told)
-        changed = tuple(changes(self._written.config, written.config))
+        changed = (*changes(self._written.config, written.config), *self._written.other_keys(written))
         return Configuration(settings, built.settings, tuple(resized), came, gone, changed, taken)
 
     def _built(self, loaded: Loaded, settings: GatewaySettings, told: _Facts) -> Built:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
+from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -15,6 +16,7 @@ from millgate.config.units import format_duration
 from millgate.config.values import is_loopback, is_proxy
 
 _LONGEST_SECRET = 4096
+_LONGEST_FILE = 16 * _LONGEST_SECRET
 _MOST_PORT: Final = 65_535
 _SHORTEST_ADMIN_TOKEN = 16
 """Characters; with 30 guesses a minute even one of digits alone is not found."""
@@ -53,7 +55,10 @@ def check_whole(config: Config, places: Mapping[SettingPath, ValueOrigin]) -> No
 
 
 class SecretsReader:
-    """Reads what the configuration names of the environment; ConfigError says what is missing or wrong, and repeats none of it."""
+    """Reads what the configuration names of the environment; ConfigError says what is missing or wrong, and repeats none of it.
+
+    Where a variable is not set, one of its name and `_FILE` may name a file that holds the secret, which is read anew with each configuration.
+    """
 
     def __init__(
         self, config: Config, environ: Mapping[str, str], places: Mapping[SettingPath, ValueOrigin]
@@ -65,7 +70,7 @@ class SecretsReader:
     def admin_token(self) -> SecretStr | None:
         """Return the admin token, None without one; ConfigError where the address needs one."""
         admin = self._config.admin
-        token = self._environ.get(admin.token_env, "")
+        token = self._value(admin.token_env)
         if not token and not is_loopback(admin.host):
             raise ConfigError(self._problem(("admin", "host"), _exposed(admin.host, admin.token_env)))
         if token and len(token) < _SHORTEST_ADMIN_TOKEN:
@@ -80,7 +85,7 @@ class SecretsReader:
         line = self._config.line
         if line is None:
             return None
-        token = self._environ.get(line.token_env, "")
+        token = self._value(line.token_env)
         if not token and not line.insecure and not is_loopback(line.host):
             raise ConfigError(self._problem(("line", "host"), _exposed(line.host, line.token_env)))
         return SecretStr(token) if token else None
@@ -90,7 +95,7 @@ class SecretsReader:
         name = self._config.retries.ticket_key_env
         if name is None:
             return None
-        value = self._environ.get(name, "")
+        value = self._value(name)
         if not _TICKET_KEY.fullmatch(value):
             message = f"{_called(name, 'ticket_key_env')} must hold 32 to 64 bytes in hexadecimal digits"
             raise ConfigError(self._problem(("retries", "ticket_key_env"), message))
@@ -102,7 +107,7 @@ class SecretsReader:
         if cluster is None:
             return None
         problems, place = list[Problem](), _place(("cluster",), self._places)
-        url = cluster.store or self._environ.get(cluster.store_env, "")
+        url = cluster.store or self._value(cluster.store_env)
         try:
             check_store(url)
         except ValueError as error:
@@ -116,7 +121,7 @@ class SecretsReader:
             problems.append(Problem(place, ("retries", "ticket_key_env"), message))
         if problems:
             raise ConfigError(*problems)
-        password = self._environ.get(cluster.password_env, "")
+        password = self._value(cluster.password_env)
         return StoreSecrets(SecretStr(url), SecretStr(password) if password else None)
 
     def trace_headers(self) -> dict[str, SecretStr]:
@@ -125,7 +130,7 @@ class SecretsReader:
         if tracing is None:
             return {}
         headers = {}
-        for item in filter(None, self._environ.get(tracing.headers_env, "").split(",")):
+        for item in filter(None, self._value(tracing.headers_env).split(",")):
             name, is_pair, text = item.partition("=")
             name, text = name.strip().lower(), unquote(text.strip())
             if not (is_pair and _HEADER_NAME.fullmatch(name) and text.isascii() and text.isprintable()):
@@ -148,9 +153,9 @@ class SecretsReader:
         secrets, problems = {}, []
         for index, engine in enumerate(self._config.engines):
             variable = getattr(engine, field)
-            value = self._environ.get(variable, "")
             if variable is None:
                 continue
+            value = self._value(variable)
             fault = fault_of(variable, value) if value else f"{_called(variable, field)} is not set"
             if fault:
                 problems.append(self._problem(("engines", index, field), fault))
@@ -160,8 +165,30 @@ class SecretsReader:
             raise ConfigError(*problems)
         return secrets
 
+    def _value(self, variable: str) -> str:
+        of_file = f"{variable}_FILE"
+        value, file, fault = self._environ.get(variable, ""), self._environ.get(of_file, ""), ""
+        if file and value:
+            fault = "is set, and so is the variable of that name without `_FILE`: give one"
+        elif file:
+            value, fault = _content(file)
+        if fault:
+            raise ConfigError(Problem(None, (), f"{_called(of_file, '_env')} {fault}"))
+        return value
+
     def _problem(self, path: SettingPath, message: str) -> Problem:
         return Problem(_place(path, self._places), path, message)
+
+
+def _content(file: str) -> tuple[str, str]:
+    """Return the secret in this file, and what is wrong with the file; one of them is empty."""
+    try:
+        with Path(file).open("rb") as stream:
+            return stream.read(_LONGEST_FILE).decode("utf-8-sig").strip(), ""
+    except OSError as error:
+        return "", f"names a file that cannot be read: {error.strerror}"
+    except UnicodeDecodeError:
+        return "", "names a file that is no UTF-8 text"
 
 
 def _called(variable: str, setting: str) -> str:

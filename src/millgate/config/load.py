@@ -85,6 +85,15 @@ class Loaded(NamedTuple):
         secret = self.ticket_secret
         return None if secret is None else bytes.fromhex(secret.get_secret_value())
 
+    def other_keys(self, now: "Loaded") -> list[str]:
+        """Name the credentials of engines that are others now; of a secret nothing else is ever told."""
+        before = self.engine_keys
+        return [
+            f"engines.{name}.api_key_env"
+            for name, key in now.engine_keys.items()
+            if before.get(name, key) != key
+        ]
+
     def origin(self, *path: str | int) -> str | None:
         """Return the source of this setting (`gate.yaml:3:5`, `--port`), None where it is a default."""
         place = self.places.get(path)

@@ -25,7 +25,8 @@ A file is YAML. A flag wins over an environment variable, a variable over the fi
 Every setting has a dotted path, `listen.port`, which is `--set listen.port=9000` as a flag and
 `MILLGATE_LISTEN__PORT=9000` in the environment (a double underscore for each dot). An item of a list is named by
 its place (`engines.0`), by its name (`lanes.interactive`), or all items at once (`lanes.*`). Secrets never stand
-in a file: a key that ends in `_env` names the environment variable that holds one.
+in it: a key that ends in `_env` names the environment variable that holds one. Where `NAME` is not set, `NAME_FILE` may name a file
+that holds it, which is read anew at each reload.
 
 - A *duration* needs a unit: `us`, `ms`, `s`, `m`, `h`, as in `250ms`.
 - A *count* may have a suffix: `8k` is 8,000, `8Ki` is 8,192.

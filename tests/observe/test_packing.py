@@ -100,6 +100,7 @@ ADMIT: Fields = {
     "classed": MAYBE_CLASSED,
     "candidates": several(Candidate, CANDIDATE),
     "first_seen": TIMES,
+    "beyond_others": TRUTHS,
 }
 HOLD: Fields = {
     "attempt": ATTEMPTS,

@@ -67,7 +67,7 @@ class Admit(NamedTuple):
     `window_s` of the wait were for the company of its lane's batch window. `classed` says why it is in its lane, where
     its size decided that. `candidates` are the one taken, the engines that hold of its prompt, full ones too, and the
     cheapest other one; none where no engine holds any of it. `first_seen` is when the request's first
-    attempt came; 0 is not known.
+    attempt came; 0 is not known. It is `beyond_others` on an engine for overflow.
     """
 
     attempt: int
@@ -83,6 +83,7 @@ class Admit(NamedTuple):
     classed: Classed | None = None
     candidates: tuple[Candidate, ...] = ()
     first_seen: float = 0.0
+    beyond_others: bool = False
 
     @property
     def prompt_tokens(self) -> int:

@@ -125,6 +125,7 @@ def make_admit(
             classed,
             candidates,
             first_seen,
+            False,
         ),
     )
 

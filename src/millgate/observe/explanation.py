@@ -153,6 +153,7 @@ def _expected(decision: Admit, at: float) -> str:
     told = f"; {_back(decision, at)}" if decision.due_at is not None else ""
     told += _first_attempt(decision.first_seen, at - decision.waited_s)
     would = f"; a protecting gate would have refused {decision.would.value}" if decision.would else ""
+    told += "; for overflow: no other engine had room for it in time" if decision.beyond_others else ""
     told += _reshaped(decision) + _in_class(decision.classed) + _placed(decision.candidates)
     return (
         f"first token expected in {seconds(decision.expected_ttft_s)}, "

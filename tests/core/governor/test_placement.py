@@ -9,6 +9,7 @@ from millgate.core.decisions import Admit, Decision, Yield
 from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.observe.explanation import sentence
 
 
 def _gate(*engines: EngineSettings, deadline_s: float = 60.0) -> Governor:
@@ -108,12 +109,15 @@ def _own_and_overflow(streams: int = 2, deadline_s: float = 60.0) -> Governor:
 def test_an_engine_for_overflow_gets_what_the_others_have_no_room_for_and_nothing_else() -> None:
     gate = _own_and_overflow()
 
-    assert [_engine(_ask(gate, attempt)) for attempt in range(4)] == ["own", "own", "account", "account"]
+    assert "overflow" not in sentence(_ask(gate, 0), 0.0)
+    assert [_engine(_ask(gate, attempt)) for attempt in range(1, 4)] == ["own", "account", "account"]
     gate.handle(Finished(0, 100, 100), 2.0)
     gate.handle(Released(0), 2.0)
     assert [_engine(_ask(gate, attempt, 2.0)) for attempt in (4, 5)] == ["own", "account"]
     gate.handle(EngineDown("own"), 3.0)
-    assert _engine(_ask(gate, 6, 3.0)) == "account"
+    beyond = _ask(gate, 6, 3.0)
+    assert _engine(beyond) == "account"
+    assert "; for overflow: no other engine had room for it in time" in sentence(beyond, 3.0)
 
 
 def test_an_engine_for_overflow_gets_what_would_be_late_on_the_others_and_is_in_time_there() -> None:

@@ -488,6 +488,8 @@ def admission_at(prefixes: PrefixIndex, request: Request, place: Place, now: flo
         candidates=candidates,
         first_seen=request.first_seen,
     )
+    if engine.settings.overflow:
+        return admit._replace(beyond_others=True)  # it needs no reader
     if reader is None:
         return admit
     cached_tokens = prefixes.held_by(reader.number, request.marks, request.prompt_tokens)

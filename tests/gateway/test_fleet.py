@@ -247,11 +247,15 @@ def test_one_clients_bad_requests_neither_hide_that_an_engine_fails_nor_end_its_
             for engine in stand.engines:
                 engine.script = half_dead
             check = stand.gateway.fleet._engines["a"].check
+            seen: set[bool] = (
+                set()
+            )  # at each request: on a busy machine the last may be a second after it was out
             for _ in range(12):
                 assert (await stand.ask(chat("unknown"))).status in {404, 503}
                 if (await stand.ask()).status == 503:
                     break
-            assert False in stand.up
+                seen.update(stand.up)
+            assert False in {*seen, *stand.up}
             stand.engines[1].script = answer_whole
             await until(lambda: check.health.stance is Stance.TRIAL)
             before = len(stand.engines[0].asked)

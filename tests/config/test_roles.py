@@ -1,5 +1,6 @@
 """Roles of engines in a configuration: what goes together, and what is refused with the field's name."""
 
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,22 @@ def test_sglangs_engines_arrive_with_the_port_where_they_meet(tmp_path: Path) ->
 )
 def test_half_of_a_pair_is_refused_by_the_name_of_the_field(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("written", "after_s"), [("", 2.0), ("overflow_after: 0s", 0.0), ("overflow_after: never", inf)]
+)
+def test_a_lane_waits_a_fifth_of_its_deadline_for_other_engines_unless_it_says_otherwise(
+    tmp_path: Path, written: str, after_s: float
+) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(f"{BOTH}lanes: [{{name: lane, ttft_slo: 5s, deadline: 10s, {written}}}]\n")
+    assert build_settings(load_config(path, {}, {}).config).settings.lanes[0].overflow_after_s == after_s
+
+
+def test_a_wait_that_is_no_time_is_refused_with_both_things_that_it_may_be(tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{BOTH}lanes: [{{name: lane, overflow_after: soon}}]\n")
+    assert (
+        "lanes[0].overflow_after: 'soon' is not a duration: write it like 30s, 250ms, 5m or 1h, or `never`"
+        in said
+    )

@@ -5,6 +5,7 @@ The settings of a story draw every policy of the core; its engines answer, fail,
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -132,6 +133,7 @@ def _lane(name: str, dice: Random) -> LaneSettings:
         max_queue_bytes=dice.choice([2**28, 2_000]),
         max_wait_s=dice.choice([None, None, 1.5]),
         hold_due_s=dice.choice([None, 0.0, 1.0]),
+        overflow_after_s=dice.choice([0.0, 1.0, inf]),
         fair=dice.random() < 0.5,
         max_overtakes=dice.choice([1, None]),
         share=dice.choice([1.0, 3.0]),

@@ -26,11 +26,11 @@ def test_a_request_that_waits_for_the_cheaper_engine_says_which_and_how_long() -
 
 
 @pytest.mark.parametrize("candidates", [(), (HOLDER, OTHER)])
-def test_a_request_that_waits_for_an_engine_in_time_says_so(candidates: tuple[Candidate, ...]) -> None:
+def test_a_request_that_waits_for_another_engine_than_those_with_room_says_so(
+    candidates: tuple[Candidate, ...],
+) -> None:
     queued = Queue(1, 1, 0.8, candidates=candidates, better_until=12.5)
-    assert sentence(queued, 10.0).endswith(
-        "; waits for an engine that is in time, unlike those with room, 2.5 s at most"
-    )
+    assert sentence(queued, 10.0).endswith("; waits for another engine than those with room, 2.5 s at most")
 
 
 def test_a_refusal_by_one_of_several_quotas_names_the_one_that_is_short() -> None:

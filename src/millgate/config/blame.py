@@ -73,7 +73,7 @@ def field_of(path: SettingPath, root: type[BaseModel] = Config) -> FieldInfo | N
 
 def is_duration(field: FieldInfo) -> bool:
     """Say whether the setting is a time, written with a unit."""
-    return _parser(field) is units.parse_duration
+    return _parser(field) in {units.parse_duration, units.parse_duration_or_never}
 
 
 def is_size(field: FieldInfo) -> bool:

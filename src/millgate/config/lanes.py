@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from millgate.config.units import Objective, TpotObjective, TtftObjective
-from millgate.config.values import Count, Duration, Name, Number, RequestPath, Section, Size
+from millgate.config.values import Count, Duration, DurationOrNever, Name, Number, RequestPath, Section, Size
 
 MAX_LANES = 32
 HOUR_S = 3600.0
@@ -152,6 +152,12 @@ class LaneConfig(Section):
         le=60.0,
         description="Longest time that a client which returns on time is queued where newcomers are not; 0s with "
         "`max_queue: 0` queues nothing, ever. Default: a fifth of its hint, a second at least.",
+    )
+
+    overflow_after: DurationOrNever | None = Field(
+        default=None,
+        description="How long its requests wait for other engines before one for overflow gets them (`engines[].overflow`), half of their time at most; "
+        "`never` for batch work. Default: a fifth of its deadline.",
     )
 
     def ttft_objective(self, first: "LaneConfig") -> Objective:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
@@ -50,6 +50,16 @@ def parse_duration(value: object) -> float:
         bare = f"{amount:g}"
         raise ValueError(f"{shown(value)} has no unit: write {bare}s, {bare}ms or {bare}m")
     return amount * _factor(value, unit, DURATION_UNITS_S, "a duration")
+
+
+def parse_duration_or_never(value: object) -> float | Literal["never"]:
+    """Return seconds as `parse_duration` does, or the word; ValueError says that it may be either."""
+    if value == "never":
+        return "never"
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or `never`") from None
 
 
 def parse_count(value: object) -> int:

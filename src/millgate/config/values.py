@@ -6,7 +6,15 @@ from ipaddress import ip_address, ip_network
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
 
 from millgate.config import units
 
@@ -77,6 +85,12 @@ Duration = Annotated[
     WithJsonSchema(
         {"type": ["string", "number"], "pattern": r"^\d+(\.\d+)?(us|ms|s|m|h)$", "examples": ["30s", "250ms"]}
     ),
+]
+
+DurationOrNever = Annotated[
+    float | Literal["never"],
+    PlainValidator(units.parse_duration_or_never),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["2s", "never"]}),
 ]
 Count = Annotated[
     int,

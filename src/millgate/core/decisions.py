@@ -142,8 +142,7 @@ class Yield(NamedTuple):
     @property
     def short_of(self) -> QuotaState | None:
         """The bucket that had too little, of a refusal by a quota: the one that has so much left."""
-        left = max(0.0, self.bound)
-        return next((each for each in self.quota if each.remaining == left), None)
+        return next((each for each in self.quota if each.remaining == max(0.0, self.bound)), None)
 
 
 class Cancel(NamedTuple):

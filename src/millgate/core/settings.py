@@ -146,7 +146,7 @@ class EngineSettings:
     `own_key` it is sent the gate's key and no client's. A new one with `is_up` false takes no work before it is said to
     be up. One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is
     fetched; `labels` say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have
-    alike. An `overflow` one gets only what no other has room for in time.
+    alike. An `overflow` one gets only what no other has room for in time (`LaneSettings.overflow_after_s`).
     """
 
     name: str
@@ -196,7 +196,8 @@ class LaneSettings:
     `share` weighs the lane among the others, no other lane may borrow its `headroom`, a smaller `band` goes first, each
     engine is given `prefill_per_s` of its prompt tokens a second at most (None: any number), `window_s` forms batches.
     Under pressure work may be tried in the lane `demote`, or cut to `clip_tokens`. It `takes` requests that name no
-    lane: long prompts, or batch work, that take an idle engine longer than `over_s`.
+    lane: long prompts, or batch work, that take an idle engine longer than `over_s`. Its requests wait
+    `overflow_after_s` for other engines before one for overflow gets them; infinite where they never go there.
     """
 
     name: str
@@ -223,6 +224,7 @@ class LaneSettings:
     clip_tokens: int | None = None
     takes: LaneTakes | None = None
     over_s: float = 0.0
+    overflow_after_s: float = 0.0
 
     @property
     def target_share(self) -> float:

@@ -177,7 +177,7 @@ def _placed(candidates: tuple[Candidate, ...]) -> str:
 def _waits_for(decision: Queue, at: float) -> str:
     if not decision.better_until:
         return ""
-    waited_for, most_s = "an engine that is in time, unlike those with room", decision.better_until - at
+    waited_for, most_s = "another engine than those with room", decision.better_until - at
     best = min(decision.candidates, key=lambda each: each.cost_s, default=None)
     if best is not None and best is not decision.candidates[0]:
         waited_for = best.engine

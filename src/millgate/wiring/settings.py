@@ -5,6 +5,7 @@ Nothing is guessed silently: every number that the configuration leaves open com
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from millgate.config.lanes import LaneConfig
@@ -233,6 +234,8 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, ValueO
 
 def _lane(lane: LaneConfig, first: LaneConfig) -> LaneSettings:
     ttft = lane.ttft_objective(first)
+    deadline_s = ttft.time_s if lane.deadline is None else lane.deadline
+    after = deadline_s / 5.0 if lane.overflow_after is None else lane.overflow_after
     from_first = lane.deadline_from or ("first_attempt" if lane.name == _DEFAULT_LANE else "attempt")
     return LaneSettings(
         name=lane.name,
@@ -240,7 +243,7 @@ def _lane(lane: LaneConfig, first: LaneConfig) -> LaneSettings:
         tpot_slo_s=lane.tpot_slo.time_s if lane.tpot_slo else None,
         ttft_share=ttft.share or TARGET_SHARE,
         tpot_share=(lane.tpot_slo.share if lane.tpot_slo else None) or TARGET_SHARE,
-        deadline_s=ttft.time_s if lane.deadline is None else lane.deadline,
+        deadline_s=deadline_s,
         deadline_from=DeadlineFrom(from_first),
         order=lane.order or ("short_first" if lane.name == _DEFAULT_LANE else "arrival"),
         fair=lane.fair,
@@ -257,6 +260,7 @@ def _lane(lane: LaneConfig, first: LaneConfig) -> LaneSettings:
         max_queue_bytes=lane.max_queue_bytes,
         max_wait_s=lane.max_wait,
         hold_due_s=lane.hold_due,
+        overflow_after_s=inf if after == "never" else after,
         takes=None if lane.takes is None else LaneTakes(lane.takes),
         over_s=0.0 if lane.takes is None else lane.over_s(first),
     )

@@ -2,14 +2,31 @@
 
 from collections import Counter
 from dataclasses import replace
+from math import inf
+from random import Random
 from typing import Any
 
-from core.world import governor, steady_prior
-from millgate.core.decisions import Admit, Decision, Yield
-from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released
+from core.world import Client, World, governor, steady_prior
+from millgate.core.decisions import Admit, Decision, Queue, Yield
+from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 from millgate.observe.explanation import sentence
+
+
+class Placed(World):
+    """A world that notes on which engines answers began, and how many ran there at most."""
+
+    def __init__(self, gate: Governor) -> None:
+        super().__init__(gate)
+        self.begun, self.most_on = Counter[str](), Counter[str]()
+
+    def _do(self, decision: Decision) -> None:
+        if isinstance(decision, Admit):
+            self.begun[_engine(decision)] += 1
+            for engine in self.gate.snapshot(self.now).engines:
+                self.most_on[engine.name] = max(self.most_on[engine.name], engine.running)
+        super()._do(decision)
 
 
 def _gate(*engines: EngineSettings, deadline_s: float = 60.0) -> Governor:
@@ -127,6 +144,82 @@ def test_an_engine_for_overflow_gets_what_would_be_late_on_the_others_and_is_in_
     assert _engine(_ask(gate, 2, time_allowed_s=1.0)) == "account"
     assert _engine(_ask(gate, 3)) == "own"
     assert isinstance(_ask(gate, 4, time_allowed_s=0.01), Yield)
+
+
+def test_a_lane_that_leaves_overflow_to_others_waits_for_the_other_engines_and_stops_no_lane_that_does_not() -> (
+    None
+):
+    own = EngineSettings("own", 2, models=("small",), prior=steady_prior(2.0))
+    account = EngineSettings("account", 9, models=("small",), prior=steady_prior(1.0), overflow=True)
+    only = EngineSettings("only", 9, models=("large",), prior=steady_prior(1.0), overflow=True)
+    lanes = (
+        LaneSettings("people", deadline_s=60.0),
+        LaneSettings("batch", deadline_s=600.0, overflow_after_s=inf),
+    )
+    gate = governor(*lanes, engines=(account, own, only))
+
+    assert [_engine(_ask(gate, attempt, lane="batch", model="small")) for attempt in range(2)] == [
+        "own",
+        "own",
+    ]
+    assert [type(_ask(gate, attempt, lane="batch", model="small")) for attempt in range(2, 40)] == [
+        Queue
+    ] * 38
+    assert [_engine(_ask(gate, attempt, lane="people", model="small")) for attempt in range(40, 43)] == [
+        "account"
+    ] * 3
+    assert _engine(_ask(gate, 43, lane="batch", model="large")) == "only", "it has no other engine"
+    assert gate.snapshot(0.0).lanes[0].expected_wait_s == 0.0
+    gate.handle(Finished(0, 100, 100), 2.0)
+    assert [(type(each), each.attempt) for each in gate.handle(Released(0), 2.0)] == [(Admit, 2)]
+    gate.handle(EngineDown("own"), 3.0)
+    assert isinstance(_ask(gate, 44, 3.0, lane="batch", model="small"), Yield), (
+        "no engine of its own is there"
+    )
+    assert _engine(_ask(gate, 45, 3.0, lane="people", model="small")) == "account"
+
+
+def test_people_who_wait_a_little_get_what_batch_work_leaves_and_not_the_engine_for_overflow() -> None:
+    """Batch work fills the engine of the house. Who goes elsewhere at once leaves all that comes free to it, and pays for most answers."""
+
+    def beyond(after_s: float) -> int:
+        own, account = (
+            EngineSettings(name, streams, prior=steady_prior(4.0))
+            for name, streams in (("own", 8), ("account", 99))
+        )
+        people = LaneSettings("people", overflow_after_s=after_s)
+        batch = LaneSettings("batch", deadline_s=43_200.0, band=1, overflow_after_s=inf)
+        world = Placed(governor(people, batch, engines=(own, replace(account, overflow=True))))
+        dice = Random(7)
+        for number in range(200):
+            world.come(Client(number, dice.uniform(2.0, 6.0), lane="batch", body=number), 0.0)
+        for number in range(200, 300):
+            world.come(
+                Client(number, dice.uniform(2.0, 6.0), lane="people", body=number), 10.0 + number - 200
+            )
+        world.run(110.0)
+        assert world.most_on["own"] == 8
+        return world.begun["account"]
+
+    at_once, after_two_s = beyond(0.0), beyond(2.0)
+    assert at_once > 80
+    assert after_two_s < 10
+
+
+def test_a_request_that_waits_goes_to_the_engine_for_overflow_when_its_time_is_over() -> None:
+    own = EngineSettings("own", 1, prior=steady_prior(5.0))
+    account = EngineSettings("account", 9, prior=steady_prior(4.0), overflow=True)
+    gate = governor(LaneSettings("lane", overflow_after_s=2.0), engines=(own, account))
+    _ask(gate, 1)
+
+    queued = _ask(gate, 2, 1.0)
+
+    assert "waits for another engine than those with room, 2.0 s at most" in sentence(queued, 1.0)
+    assert gate.next_wake() == 3.0
+    assert [_engine(each) for each in gate.handle(Tick(), 3.0)] == ["account"]
+    assert _engine(_ask(gate, 3, 3.0, max_wait_s=0.0)) == "account", "it may not wait"
+    gate.handle(EngineDown("own"), 3.0)
+    assert _engine(_ask(gate, 4, 3.0)) == "account", "nothing will come free"
 
 
 def test_engines_that_are_all_for_overflow_are_as_any_others() -> None:

@@ -93,7 +93,7 @@ def _as_it_is(
 ) -> Plan:
     classes, classed = knowledge.classes, None
     lane = choose_lane(knowledge.open_lanes, arrival.lane, classes.first)
-    route = knowledge.engines.routes.of_arrival(arrival)
+    route = knowledge.engines.routes.of_arrival(arrival, lane.settings)
     record, fingerprint = _recognise(route, arrival, now)
     prompt_tokens = knowledge.prompt_sizes.tokens(
         arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
@@ -106,6 +106,7 @@ def _as_it_is(
     if arrival.lane is None:
         lane, classed = classes.lane_of(arrival, route, (unread_tokens, sizes[1], sizes[2]), record)
     if classed is not None:
+        route = knowledge.engines.routes.of_arrival(arrival, lane.settings)
         sizes = sizes_of(knowledge, lane, arrival, prompt_tokens)
     age = Age(arrival, lane.settings, record, knowledge.totals.arrivals, now)
     if anew:
@@ -151,8 +152,7 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     placement = knowledge.engines.placement
     own = placement.candidate(engine, request, {}, placement.prices.session_of(request), now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
-    candidates = (own,) if request.marks else ()
-    place = engine, ttft_s, 0.0, candidates, _reader_for(engine, request.route)
+    place = engine, ttft_s, 0.0, (own,) if request.marks else (), _reader_for(engine, request.route)
     admit = admission_at(knowledge.engines.prefixes, request, place, now)
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
 

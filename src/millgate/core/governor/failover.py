@@ -73,7 +73,7 @@ def _detour(routes: Routes, request: Request, failed: Engine) -> Route:
 
     A change of the configuration builds all routes anew, and the queues of the old ones are looked at no more.
     """
-    route = routes.of_arrival(request.arrival)
+    route = routes.of_arrival(request.arrival, request.lane.settings)
     others = tuple(engine for engine in route.engines if engine is not failed)
     readers = tuple(engine for engine in route.readers if engine is not failed)
     for known in request.lane.queues:

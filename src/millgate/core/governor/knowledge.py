@@ -356,7 +356,7 @@ class Knowledge:
         queued = [self.attempts.by_number[each.attempt] for each in lane.closed()]
         # Later ones may overtake, so all enter again in the order in which they came.
         for attempt in sorted(queued, key=lambda each: (each.request.arrived_at, each.request.attempt)):
-            attempt.moved(self.engines.routes.of_arrival(attempt.request.arrival))
+            attempt.moved(self.engines.routes.of_arrival(attempt.request.arrival, lane.settings))
             self.attempts.line_up(attempt, now)
 
     def _share_out(self, before: Sequence[Pool]) -> None:

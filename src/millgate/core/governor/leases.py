@@ -211,8 +211,7 @@ def _lingers_s(engine: Engine, now: float, *, prompts: bool) -> float:
     # the store need not wait for that long.
     times = -log(1.0 - UPPER_SHARE)
     # What it starts until it is given up is not out yet.
-    usual_s = 0.0 if prompts else engine.expected_service_s()
-    longest_s = max(_LEAST_LINGER_S, times * usual_s)
+    longest_s = max(_LEAST_LINGER_S, 0.0 if prompts else times * engine.expected_service_s())
     for permit in engine.permits.values():
         ends_at = permit.admitted_at + permit.expected_ttft_s if prompts else engine.expected_end(permit)
         longest_s = max(longest_s, permit.admitted_at + times * (ends_at - permit.admitted_at) - now)

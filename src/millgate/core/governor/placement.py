@@ -111,9 +111,8 @@ class Placement:
 
     def able(self, request: Request, kept: Kept) -> _Engines:
         """Return the engines that are up and may be asked for it: none that has no slot for its adapter, or is `kept` for others."""
-        engines = request.route.up
-        if self.has_adapters:
-            engines = self.adapter_turns.able(request, engines)
+        up = request.route.up
+        engines = self.adapter_turns.able(request, up) if self.has_adapters else up
         return tuple([each for each in engines if each.number not in kept]) if kept else engines
 
     def held(self, marks: PrefixMarks, prompt_tokens: int) -> Held:
@@ -300,16 +299,22 @@ def roomy_engine(
 ) -> Place | None:
     """Return where this request, of whose prompt so much is `held`, would go now; engines that are `kept` are left to others.
 
-    One for overflow comes only where the others have no room, or are late and it is not; None without room.
+    One for overflow comes only where the others have no room, or are late and it is not; where they are full it is better to wait
+    for them as long as its lane says, and for half of its time at most. None without room.
     """
     engines = placement.able(request, kept)
     if not placement.has_overflow:
         return placement.among(request, engines, held, now)
-    own = placement.among(request, tuple([each for each in engines if not each.settings.overflow]), held, now)
+    owned = tuple([each for each in engines if not each.settings.overflow])
+    own = placement.among(request, owned, held, now)
     if own is not None and now + own[1] <= request.deadline:
         return own
     other = placement.among(request, tuple([each for each in engines if each.settings.overflow]), held, now)
-    return other if own is None or (other is not None and now + other[1] <= request.deadline) else own
+    if other is None or own is not None:
+        return other if other is not None and now + other[1] <= request.deadline else own
+    after_s = request.lane.settings.overflow_after_s if owned else 0.0
+    until = request.arrived_at + min(after_s, (request.deadline - other[1] - request.arrived_at) / 2.0)
+    return other[0], other[1], max(other[2], until), other[3], other[4]
 
 
 def _price(unpriced: list[Engine], engines: _Engines, costs: list[float], usual: tuple[float, float]) -> None:

@@ -1,6 +1,7 @@
 """Numbers out: builds the frozen snapshot from what the governor knows; changes nothing."""
 
 from collections.abc import Sequence
+from math import inf
 
 from millgate.core.decisions import Admit, Candidate, Explanation, Queue
 from millgate.core.events import Arrived
@@ -194,7 +195,8 @@ def _lane(knowledge: Knowledge, lane: Lane, now: float) -> LaneSnapshot:
 def _expected_wait_s(routes: Routes, lane: Lane, now: float) -> float:
     """Return how long a newcomer at the end of this lane would wait, on the slowest of its routes."""
     waits = []
-    for route in routes.every:
+    for each in routes.every:
+        route = each if lane.settings.overflow_after_s < inf else each.own
         queue = lane.queues.get(route)
         queued = 0 if queue is None else len(queue.order)
         free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)

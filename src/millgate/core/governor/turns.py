@@ -71,10 +71,8 @@ def lets_pass(request: Request) -> bool:
 
 def may_pass(request: Request) -> bool:
     """Return whether this newcomer may have what all that wait before it can make no use of, as far as lanes and windows are concerned."""
-    if not lets_pass(request):
-        return False
     pool, lane = request.route.pool, request.lane.settings.name
-    return pool.shares is None or _chosen(pool, pool.shares, [lane]) == lane
+    return lets_pass(request) and (pool.shares is None or _chosen(pool, pool.shares, [lane]) == lane)
 
 
 def limit_of(pool: Pool) -> int:

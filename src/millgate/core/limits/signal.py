@@ -123,8 +123,7 @@ class AdaptiveLimit(ABC):
 
     def _cut(self, reading: LimitReading, ratio: float) -> None:
         """Fall by this ratio, counted from what ran: a limit would end far too low if it fell while old streams run."""
-        ran = max(self._level, float(reading.max_inflight))
-        self._move_to(min(self._level, ratio * ran))
+        self._move_to(min(self._level, ratio * max(self._level, float(reading.max_inflight))))
 
 
 def overloaded(reading: LimitReading) -> bool:

@@ -95,8 +95,7 @@ class Bucket(Supply):
         """Return what may be spent now, at most the burst; negative in debt."""
         if self.is_shut:
             return min(self._level, 0.0)
-        level = self._level + (now - self._at) * self.rate_per_s
-        return min(self.burst, level)
+        return min(self.burst, self._level + (now - self._at) * self.rate_per_s)
 
     def too_large(self, amount: float) -> bool:
         """Return whether this amount could not be taken from the full bucket either, all replicas' parts together."""

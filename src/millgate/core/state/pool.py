@@ -105,8 +105,7 @@ class OfferedWork:
         """Return which part of the engines' time shorter work asks for, 0 while that is not known."""
         if self._served.samples < ENOUGH or per_s <= 0.0:
             return 0.0
-        missed = floor(max(0.0, now - self._since - 1.0))
-        faded = (1.0 - 1.0 / _MEMORY_S) ** missed
+        faded = (1.0 - 1.0 / _MEMORY_S) ** floor(max(0.0, now - self._since - 1.0))
         return self._below[_class_of(work_s)] * faded / (per_s * self._served.mean)
 
     def learn(self, now: float, per_s: float) -> None:
@@ -237,6 +236,8 @@ class Route:
 
     def __init__(self, engines: tuple[Engine, ...], pool: Pool, readers: tuple[Engine, ...] = ()) -> None:
         self.engines = engines
+        self.own = self
+        """The route without engines for overflow, this one where there are no others."""
         self.pool = pool
         self.up = engines
         self.readers = self.readers_up = readers
@@ -368,11 +369,13 @@ class Routes:
             by_model[model] = by_engines.setdefault((members, helpers), Route(members, pool, helpers))
         for each in readers:
             self._pool_of.setdefault(each, self.pools[0])
+        self.every = list(by_engines.values())
+        for route in self.every:
+            own = tuple([each for each in route.engines if not each.settings.overflow]) or route.engines
+            route.own = by_engines.setdefault((own, route.readers), Route(own, route.pool, route.readers))
         pools = set(self._pool_of.values())
         self._only_pool = self.pools[0] if pools <= {self.pools[0]} else None
-        self.every = list(by_engines.values())
-        self._unlisted = by_model[None]
-        self._by_model = {model: route for model, route in by_model.items() if model is not None}
+        self._by_model, self._unlisted = by_model, by_model[None]
         self._pinned = {engine.settings.name: Route((engine,), self._pool_of[engine]) for engine in whole}
 
     def pool_of(self, engine: Engine) -> Pool:
@@ -384,18 +387,15 @@ class Routes:
         retired = [engine for engine in self._pool_of if engine.retired and engine.gate.streams]
         return {engine: self._pool_of[engine].left_to(engine, now) for engine in retired}
 
-    def of(self, model: str) -> Route:
-        """Return the route of this model."""
-        return self._by_model.get(model, self._unlisted) if self._by_model else self._unlisted
-
-    def of_arrival(self, arrival: Arrived) -> Route:
-        """Return the route of its model, or that of the engine that alone can answer it, where that is ours."""
+    def of_arrival(self, arrival: Arrived, lane: LaneSettings) -> Route:
+        """Return the route of its model in this lane, or that of the engine that alone can answer it, where that is ours."""
         pinned = None if arrival.engine is None else self._pinned.get(arrival.engine)
-        return self.of(arrival.model) if pinned is None else pinned
+        route = pinned or self._by_model.get(arrival.model, self._unlisted)
+        return route if lane.overflow_after_s < inf else route.own
 
     def turned(self) -> None:
         """Read anew which engines are up."""
-        for route in (*self.every, *self._pinned.values()):
+        for route in (*self.every, *[each.own for each in self.every], *self._pinned.values()):
             route.turned()
         for pool in self.pools:
             pool.capacity_forecast.unsettle()

@@ -157,7 +157,7 @@ class LaneConfig(Section):
     overflow_after: DurationOrNever | None = Field(
         default=None,
         description="How long its requests wait for other engines before one for overflow gets them (`engines[].overflow`), half of their time at most; "
-        "`never` for batch work. Default: a fifth of its deadline.",
+        "`never` for batch work. Default: a fifth of its deadline. A lane with `max_overtakes` or a `window` does not wait for them.",
     )
 
     def ttft_objective(self, first: "LaneConfig") -> Objective:

@@ -312,7 +312,7 @@ def roomy_engine(
     other = placement.among(request, tuple([each for each in engines if each.settings.overflow]), held, now)
     if other is None or own is not None:
         return other if other is not None and now + other[1] <= request.deadline else own
-    after_s = request.lane.settings.overflow_after_s if owned else 0.0
+    after_s = request.lane.settings.overflow_after_s if owned and lets_pass(request) else 0.0
     until = request.arrived_at + min(after_s, (request.deadline - other[1] - request.arrived_at) / 2.0)
     return other[0], other[1], max(other[2], until), other[3], other[4]
 

@@ -313,6 +313,20 @@ def test_list_items_are_set_by_place_by_name_and_all_at_once(write: Write) -> No
     assert [engine.ignores_hangups for engine in engines] == ["no", "no"]
 
 
+def test_what_is_set_of_all_engines_says_nothing_where_there_are_none() -> None:
+    """`millgate serve --max-inflight 8` was told that engines must be a list, and not that one is missing."""
+    with pytest.raises(ConfigError, match=r"^engines: is missing: name an engine with --upstream"):
+        load_config(None, {}, [from_assignment("engines.*.max_inflight=8")])
+
+
+def test_an_engine_is_named_by_its_address_in_full_where_that_begins_with_zeros(write: Write) -> None:
+    file = write(
+        "engines: [{url: 'http://[::1]:8000'}, {url: 'http://[fd00::1]:8000'}, {url: 'http://[::]:1'}]\n"
+    )
+    names = [engine.name for engine in load_config(file).config.engines]
+    assert names == ["0::1:8000", "fd00::1:8000", "0:::1"]
+
+
 def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
     flags = map(from_assignment, ["engines.0.url=http://a:1", "lanes.interactive.ttft_slo=5s"])
 

@@ -46,7 +46,7 @@ def test_a_row_says_what_its_numbers_count() -> None:
 
     assert "| text | - | at most 4,096 characters |" in rows["records.log_attempts"]
     assert "| text | - | at most 4,096 characters |" in rows["listen.tls.client_ca"]
-    assert "| map | - | at most 16 items |" in rows["limits.keep_alive"]
+    assert "| map | - | ≥ 100ms, at most 16 items |" in rows["limits.keep_alive"]
     assert "| count | - | ≥ 0, ≤ 65535 |" in rows["extproc.health_port"]
     assert "| `x-session-id`, `x-dynamo-session-id`, " in rows["listen.session_headers"]
 

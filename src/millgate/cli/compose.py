@@ -127,7 +127,11 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
             light_at_once=limits.light_requests,
             first_event_s=limits.first_event,
             loop_lag_s=limits.loop_lag,
-            keep_alive_s=limits.keep_alive or None,
+            keep_alive_s={
+                _posted(loaded, path, "limits", "keep_alive", path): every_s
+                for path, every_s in limits.keep_alive.items()
+            }
+            or None,
             ticket_key=loaded.ticket_key,
             clips=any(lane.clip is not None for lane in config.lanes),
             models=_only_models(config),
@@ -270,13 +274,18 @@ def _tls_problem(loaded: Loaded, section: SettingPath, error: TlsError) -> Confi
 
 
 def _path_lanes(loaded: Loaded) -> Iterator[tuple[bytes, str]]:
-    """Yield each path that has a lane; one that no door serves would have it for nothing."""
+    """Yield each path that has a lane."""
     for index, lane in enumerate(loaded.config.lanes):
         for number, name in enumerate(lane.paths):
-            if name.encode() not in BY_PATH:
-                path, allowed = ("lanes", index, "paths", number), b", ".join(sorted(BY_PATH)).decode()
-                raise ConfigError(Problem(loaded.places.get(path), path, f"allowed: {allowed}"))
-            yield name.encode(), lane.name
+            yield _posted(loaded, name, "lanes", index, "paths", number).encode(), lane.name
+
+
+def _posted(loaded: Loaded, name: str, *path: str | int) -> str:
+    """Return this path of requests; ConfigError for one that no door serves, whose setting would be for nothing."""
+    if name.encode() not in BY_PATH:
+        allowed = b", ".join(sorted(BY_PATH)).decode()
+        raise ConfigError(Problem(loaded.places.get(path), path, f"allowed: {allowed}"))
+    return name
 
 
 def _callers(loaded: Loaded) -> CallerSettings:

@@ -174,7 +174,7 @@ def _near(given: object, expected: str) -> str:
 
 
 def _amount(bound: float, path: SettingPath, root: type[BaseModel]) -> str:
-    field = field_of(path, root)
+    field = field_of(path, root) or field_of(path[:-1], root)  # the latter for a value in a mapping
     if field and is_duration(field):
         return units.format_duration(float(bound))
     if field and is_size(field):

@@ -93,6 +93,8 @@ def _put(target: Any, rest: SettingPath, override: Override, done: SettingPath) 
         target[key] = override.value
         return [(*done, key)]
     if target.get(key) is None:
+        if rest[1] == EVERY:
+            return []  # what lacks is for the schema to say
         target[key] = [] if isinstance(rest[1], int) else {}
     return _put(target[key], rest[1:], override, (*done, key))
 

@@ -4,7 +4,7 @@ The reference page (docs/reference/config.md) and the JSON Schema are generated 
 every "did you mean". The classes hold plain data: seconds, bytes and counts, already converted.
 """
 
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
@@ -389,7 +389,7 @@ class LimitsConfig(Section):
         le=10.0,
         description="Refuse new requests once this process has been so late to serve what is ready for a second; again below half of it.",
     )
-    keep_alive: dict[RequestPath, Duration] = Field(
+    keep_alive: dict[RequestPath, Annotated[Duration, Field(ge=0.1)]] = Field(
         default_factory=dict,
         max_length=16,
         description="Paths, such as `/v1/chat/completions`, whose streaming clients get a sign of life so often while "

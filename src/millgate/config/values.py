@@ -76,7 +76,8 @@ def check_proxy(url: str) -> str:
 def name_of_url(url: str) -> str:
     """Return the name of an engine that has none of its own: `host:port` of its address, as far as names allow."""
     address = url.partition("://")[2].partition("/")[0].rpartition("@")[2]
-    return re.sub(r"[^A-Za-z0-9._:-]", "", address)[:64].lstrip(".:-") or "engine"
+    # No name begins with a colon, and [::1] is [0::1].
+    return re.sub(r"[^A-Za-z0-9._:-]", "", address.replace("[::", "0::"))[:64].lstrip(".:-") or "engine"
 
 
 Duration = Annotated[

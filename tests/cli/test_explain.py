@@ -75,6 +75,16 @@ def test_an_endpoint_is_known_by_what_the_body_holds(tmp_path: Path, capsys: Cap
     assert json.loads(capsys.readouterr().out)["decision"]["kind"] == "admit"
 
 
+def test_a_response_is_no_embedding_though_both_have_an_input(tmp_path: Path, capsys: Captured) -> None:
+    """It was explained as one that writes nothing, in the lane for such."""
+    file = tmp_path / "response.json"
+    file.write_text('{"model": "m", "input": "hi", "max_output_tokens": 32}', encoding="utf-8")
+
+    assert main(["explain", str(file), "--json", *NOBODY]) == ExitCode.OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["lane"], told["output_tokens"]) == ("interactive", 32)
+
+
 def test_what_has_no_answer_of_tokens_is_explained_too(tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "embeddings.json"
     file.write_text('{"model": "m", "input": ["a", "b"]}', encoding="utf-8")

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 import uvloop
@@ -26,6 +27,7 @@ from endtoend.served import served
 from millgate.observe.live.page_model import open_feed
 from millgate.servers.admin.server import AdminServer
 from millgate.servers.admin.source import Views
+from millgate.testing.fault_proxy import FaultProxy, Faults
 
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
@@ -347,6 +349,44 @@ def test_colours_of_the_system_s_own_leave_bars_states_and_keys(fresh: Browser) 
             return [adjusted(".bar .fill"), adjusted(".state"), adjusted(".plot .key", "::before"), adjusted("td")];
         """)
         assert kept == ["none", "none", "none", "auto"]
+
+
+def proxy_before(stage: Stage, port: int = 0) -> FaultProxy:
+    """Return a proxy, not started, that shows the page at this port; 0 takes any."""
+    proxy = FaultProxy(urlsplit(stage.url).port or 0)
+    proxy.port = port
+    return proxy
+
+
+def test_after_a_restart_of_the_gate_no_decision_stands_with_the_time_of_an_old_one(fresh: Browser) -> None:
+    """A row stands under the number of its decision, which a new process counts from 1 again: an old row hid a new one."""
+    with staged() as stage, proxy_before(stage) as proxy:
+        shown(fresh, proxy.url + "/")
+        stage.ask(3, 4).result()
+        fresh.until("return document.querySelectorAll('#decisions time').length >= 6")
+    fresh.until("return document.getElementById('fresh').dataset.state === 'lost'")
+    began_at = time.time()
+    with staged() as stage, proxy_before(stage, proxy.port):
+        stage.ask(3, 4).result()
+        fresh.until("return document.getElementById('fresh').dataset.state === 'live'")
+        times = (
+            "[...document.querySelectorAll('#decisions time')].map(each => Date.parse(each.dateTime) / 1000)"
+        )
+        fresh.until(f"return {times}.length >= 6")
+        assert min(fresh.run(f"return {times}")) > began_at - 0.1
+
+
+def test_a_connection_that_says_nothing_any_more_is_replaced(fresh: Browser) -> None:
+    """A machine that slept, or a proxy, loses it without a word: the page waited on it for good."""
+    with staged() as stage, proxy_before(stage) as proxy:
+        shown(fresh, proxy.url + "/")
+        proxy.to_client = Faults(blackhole=True)
+        before = proxy.to_server_bytes
+        fresh.run("const now = performance.now.bind(performance); performance.now = () => now() + 60000;")
+        start = time.monotonic()
+        while proxy.to_server_bytes == before:
+            assert time.monotonic() - start < STILL_WITHIN_S
+            time.sleep(0.05)
 
 
 def test_a_token_is_asked_for_once_and_the_feed_runs_on_its_cookie(fresh: Browser) -> None:

@@ -11,7 +11,7 @@ from millgate.observe.door import ServiceSnapshot
 from millgate.observe.histogram import Histogram
 from millgate.observe.live.banner import Banner, Level
 from millgate.observe.live.decision_history import HistoryPoint, Rates
-from millgate.observe.live.picture import AlarmPicture, Picture
+from millgate.observe.live.picture import AlarmPicture, Picture, SessionsPicture, TenantPicture
 from millgate.observe.live.recent import DecisionRow
 from millgate.observe.meters import METERS, MetricKind
 from millgate.observe.prometheus import EndedCounts, Records, family
@@ -104,6 +104,29 @@ def test_rows_are_matched_by_name_and_keep_their_order() -> None:
     one = TrafficSnapshot((), (), (), (row("a", 30, 1.0), row("b", 1, 0.0)))
     other = TrafficSnapshot((), (), (), (row("c", 5, 0.0), row("a", 10, 0.0)))
     assert merging.merged([one, other]).models == (row("a", 40, 0.75), row("b", 1, 0.0), row("c", 5, 0.0))
+
+
+def test_a_tenants_shares_are_of_what_all_processes_have_served() -> None:
+    """Two tenants with a connection each had all tokens of "their" workers, 200 % together; an idle worker's 100 % counted as half."""
+
+    def row(name: str, tokens: int, share: float, judged: int, good: int) -> TenantPicture:
+        served = TenantTraffic(name, judged, 0, judged, good, tokens, 0, None, None)
+        return TenantPicture(served, share, good / judged if judged else 1.0, None)
+
+    painted = Room().page_model.paint()
+    one = replace(painted, tenants=(row("a", 300, 1.0, 10, 2),))
+    other = replace(painted, tenants=(row("b", 75, 0.75, 20, 20), row("a", 25, 0.25, 0, 0)))
+    both = merging.merged([one, other]).tenants
+    shown = [(each.served.name, each.tokens_share, each.good_share) for each in both]
+    assert shown == [("b", 0.1875, 1.0), ("a", 0.8125, 0.2)]
+    apart = merging.merged([one, replace(painted, tenants=(row("b", 100, 1.0, 1, 1),))]).tenants
+    assert [(each.served.name, each.tokens_share) for each in apart] == [("a", 0.75), ("b", 0.25)]
+
+
+def test_live_sessions_of_all_processes_take_their_memory_together() -> None:
+    painted = Room().page_model.paint()
+    one = replace(painted, sessions=SessionsPicture(50, 0.25, None))
+    assert merging.merged([one, one]).sessions == SessionsPicture(100, 0.5, None)
 
 
 def test_distributions_add_up_and_the_worst_banner_speaks() -> None:

@@ -273,9 +273,19 @@ def test_engines_that_are_gone_leave_their_labels_to_those_that_come() -> None:
     traffic = Traffic()
     for number in range(MOST_ENGINES):
         traffic.decoded(f"old-{number}", 0.0, 1.0, 50)
-    traffic.engines_are(["old-0", "new"])
+    traffic.places_are([], ["old-0", "new"])
     traffic.decoded("new", 1.0, 1.0, 50)
     assert [engine.name for engine in traffic.read().engines] == ["old-0", "new"]
+
+
+def test_lanes_that_a_reload_took_away_leave_their_labels_to_those_that_it_brought() -> None:
+    """Three default lanes and then three of one's own are more than have a label: the last of one's own was `other` until a restart."""
+    traffic = Traffic()
+    for number in range(MOST_LANES):
+        traffic.refused("", f"old-{number}", 1.0)
+    traffic.places_are(["old-0", "new"], [])
+    traffic.refused("", "new", 1.0)
+    assert [lane.name for lane in traffic.read().lanes] == ["old-0", "new"]
 
 
 def test_what_many_engines_share_does_not_fall_when_one_of_them_goes() -> None:
@@ -284,7 +294,7 @@ def test_what_many_engines_share_does_not_fall_when_one_of_them_goes() -> None:
     names = [f"pod-{number}" for number in range(MOST_ENGINES + 2)]
     for name in names:
         traffic.decoded(name, 0.0, 1.0, 50)
-    traffic.engines_are([*names[1:], "fresh"])
+    traffic.places_are([], [*names[1:], "fresh"])
     traffic.decoded("fresh", 1.0, 1.0, 50)
     shown = {engine.name: sum(engine.gap.counts) for engine in traffic.read().engines}
     assert shown == dict.fromkeys([*names[1:MOST_ENGINES], "fresh"], 50) | {OTHER: 100}

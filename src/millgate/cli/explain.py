@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 MOST_REQUEST_BYTES: Final = 32 * 1024 * 1024
 _ANSWERED: Final = 200
 # The body says which endpoint it is for, as far as it differs.
-_PATHS: Final = {"messages": "/v1/chat/completions", "prompt": "/v1/completions", "input": "/v1/embeddings"}
+_RESPONSES: Final = ("stream", "max_output_tokens", "instructions", "store", "previous_response_id", "tools")
+_PATHS: Final = {
+    "messages": "/v1/chat/completions",
+    "prompt": "/v1/completions",
+    **dict.fromkeys(_RESPONSES, "/v1/responses"),
+    "input": "/v1/embeddings",
+}
 
 Answer = dict[str, Any]
 

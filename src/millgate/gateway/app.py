@@ -222,8 +222,9 @@ class Gateway:
         if extproc is not None:
             extproc.forget_others(found)
         self.fleet.tell()
-        engines = [each.name for each in self.driver.snapshot().engines]  # those that end what they have, too
-        self.observers.adopt(core.lanes[0].name, settings.callers.names, engines)
+        there = self.driver.snapshot()  # with the lanes and engines that end what they have
+        lanes, engines = [each.name for each in there.lanes], [each.name for each in there.engines]
+        self.observers.adopt([core.lanes[0].name, *lanes], settings.callers.names, engines)
         return settings.needing_restart(before)
 
     async def drain(self) -> None:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 _SPREAD_MEMORY_S = 60.0
 # Samples closer together than this are equally old: a hundredth of the memory, and an exponential saved.
 _SAME_AGE_S = 0.6
+# What came last so long ago says nothing of the present.
+_MOST_SILENT_S = 120.0
 
 
 class Histogram(NamedTuple):
@@ -73,6 +75,10 @@ class Spread:
         self._at = now
         self._weight *= kept
         self._squares *= kept
+
+    def lately(self, now: float) -> "Spread":
+        """Return this one, or one without samples where none has come for two minutes at core time `now`."""
+        return self if now - self._at <= _MOST_SILENT_S else Spread()
 
     @property
     def mean(self) -> float | None:

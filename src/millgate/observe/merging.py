@@ -5,7 +5,7 @@ shares are means that are weighted by what they are shares of. A field without a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
 
 from millgate.core.snapshot import Alarm
@@ -146,6 +146,28 @@ def _histogram(records: Sequence[Histogram]) -> Histogram:
     return Histogram(records[0].bounds, counts, sum(each.total for each in records))
 
 
+def _tenants(values: Sequence[Sequence[Any]], records: Sequence[Any]) -> tuple[Any, ...]:
+    """Put tenants together, those with the most attempts first; shares are of what all processes have served and answered.
+
+    A process that knows a tenant alone gives it all of its tokens.
+    """
+    shares = [(sum(map(_tokens, rows)), sum(row.tokens_share for row in rows)) for rows in values]
+    whole = sum(tokens / share for tokens, share in shares if share)
+    found = [
+        replace(
+            row,
+            tokens_share=_tokens(row) / whole if whole else 0.0,
+            good_share=row.served.good / row.served.judged if row.served.judged else 1.0,
+        )
+        for row in _rows("served.name")(values, records)
+    ]
+    return tuple(sorted(found, key=lambda row: -row.served.attempts))
+
+
+def _tokens(row: Any) -> int:
+    return row.served.prompt_tokens + row.served.output_tokens  # type: ignore[no-any-return]
+
+
 def _degraded(values: Sequence[Any], records: Sequence[Any]) -> Any:
     """Return the value of a replica whose lease is not in order, if there is one."""
     return next((value for value, each in zip(values, records, strict=True) if each.is_degraded), values[0])
@@ -172,7 +194,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
         threads arrived_per_s good_per_s refused_per_s executed yielded renewals failed_renewals workers
         workers_wanted worker_restarts trend_per_s acceleration_per_s2 inflight cap live live_sessions begun fetched lost
         predicted_cached_tokens found_cached_tokens regret_tokens expired tokens transfer_s coalesced
-        traces_dropped refused_streams lost_slots unknown_entries
+        traces_dropped refused_streams lost_slots unknown_entries working_set_share memory_share
     """,
     # What promises or warns: the worst.
     _of(max): """
@@ -186,7 +208,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     _mean: """
         load calm_load noise occupancy trend acceleration used prefill_share expected_ttft_s expected_tpot_s
         expected_service_s tpot_mean_s tpot_variance ttft_mean_s ttft_variance gap_mean_s gap_variance
-        gap_deviation_s prefix_hit_share tokens_share good_share working_set_share memory_share found_share
+        gap_deviation_s prefix_hit_share tokens_share good_share found_share
     """,
     _by("completed"): "mean_stay_s",
     _by("mean_attempts"): "residual",
@@ -227,7 +249,7 @@ _SPECIAL: Final[Mapping[tuple[str, str], Rule]] = {
     ("TrafficSnapshot", "tenants"): _rows("name"),
     ("Picture", "engines"): _rows("seen.name"),
     ("Picture", "pools"): _rows("engines"),
-    ("Picture", "tenants"): _rows("served.name"),
+    ("Picture", "tenants"): _tenants,
     ("LaneSnapshot", "yields"): _counts,
     ("Rates", "yielded"): _rates,
     ("Attainment", "good_share"): _by("requests"),

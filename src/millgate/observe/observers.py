@@ -1,7 +1,7 @@
 """Everything that watches a gateway's attempts, built together: distributions, recorded decisions, the log."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from millgate import __version__
@@ -72,10 +72,11 @@ class Observers:
         self.settle()
         return self._traffic.read()
 
-    def adopt(self, first_lane: str, tenants: Collection[str], engines: Collection[str]) -> None:
-        """Name by these what happens from now on, and forget what engines that are no longer there have done."""
+    def adopt(self, lanes: Sequence[str], tenants: Collection[str], engines: Collection[str]) -> None:
+        """Name by these what happens from now on, and forget how it went in lanes and on engines that are no longer there."""
         self.settle()
-        self._traffic.engines_are(engines)
+        first_lane = lanes[0]
+        self._traffic.places_are(lanes, engines)
         self._traffic.tenants_are(tenants)
         self.accounting.first_lane = first_lane
         if self._log is not None:

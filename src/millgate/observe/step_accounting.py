@@ -121,6 +121,7 @@ class StepAccounting(StepObserver):
                 self._hear(event, now)
         if now >= self._until:
             self._until = now + _WITHIN_S
+            self._traffic.now = now
             self.settle()
             for look in self.on_beat:
                 look(now)

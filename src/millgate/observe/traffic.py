@@ -106,6 +106,8 @@ class Traffic:
 
     def __init__(self, pinned: Iterable[str] = (), workers: int = 1) -> None:
         self._workers = workers
+        self.now = 0.0
+        """The core's time at its last step, by which what was lately is told from what was long ago."""
         self._lanes: dict[str, _Lane] = {}
         self._engines: dict[str, _Engine] = {}
         self._models: dict[str, _Cache] = {}
@@ -168,10 +170,11 @@ class Traffic:
         engine.gap.add(gap_s, tokens)
         engine.gap_spread.add(now, gap_s, tokens)
 
-    def engines_are(self, names: Collection[str]) -> None:
-        """Forget engines that are not among these: where they come and go, those that are there need the labels."""
+    def places_are(self, lanes: Collection[str], engines: Collection[str]) -> None:
+        """Forget lanes and engines that are not among these: where they come and go, those that are there need the labels."""
+        self._lanes = {name: lane for name, lane in self._lanes.items() if name in lanes or name == OTHER}
         self._engines = {
-            name: engine for name, engine in self._engines.items() if name in names or name == OTHER
+            name: engine for name, engine in self._engines.items() if name in engines or name == OTHER
         }
 
     def tenants_are(self, pinned: Iterable[str]) -> None:
@@ -192,8 +195,8 @@ class Traffic:
         if self._others.attempts:
             tenants.append((OTHER, self._others))
         return TrafficSnapshot(
-            tuple(_lane_traffic(name, lane) for name, lane in self._lanes.items()),
-            tuple(_engine_traffic(name, engine) for name, engine in self._engines.items()),
+            tuple(_lane_traffic(name, lane, self.now) for name, lane in self._lanes.items()),
+            tuple(_engine_traffic(name, engine, self.now) for name, engine in self._engines.items()),
             tuple(_tenant_traffic(name, tenant) for name, tenant in tenants),
             tuple(
                 ModelTraffic(name, cache.prompt_tokens, cache.cached_tokens, cache.lately.mean or 0.0)
@@ -265,7 +268,8 @@ def _note_outcome(tenant: _Tenant, ended: Ended) -> None:
     tenant.output_tokens += ended.output_tokens
 
 
-def _lane_traffic(name: str, lane: _Lane) -> LaneTraffic:
+def _lane_traffic(name: str, lane: _Lane, now: float) -> LaneTraffic:
+    window, tpot = lane.window_spread.lately(now), lane.tpot_spread.lately(now)
     return LaneTraffic(
         name,
         lane.wait.read(),
@@ -277,12 +281,13 @@ def _lane_traffic(name: str, lane: _Lane) -> LaneTraffic:
         lane.hint_error.read(),
         lane.clipped,
         lane.demoted,
-        LaneLately(lane.window_spread.mean, lane.tpot_spread.mean, lane.tpot_spread.variance),
+        LaneLately(window.mean, tpot.mean, tpot.variance),
     )
 
 
-def _engine_traffic(name: str, engine: _Engine) -> EngineTraffic:
-    ttft, tpot, gap, cache = engine.ttft_spread, engine.tpot_spread, engine.gap_spread, engine.cache
+def _engine_traffic(name: str, engine: _Engine, now: float) -> EngineTraffic:
+    ttft, tpot, cache = engine.ttft_spread.lately(now), engine.tpot_spread.lately(now), engine.cache
+    gap, hits = engine.gap_spread.lately(now), cache.lately.lately(now)
     return EngineTraffic(
         name,
         engine.ttft.read(),
@@ -292,9 +297,7 @@ def _engine_traffic(name: str, engine: _Engine) -> EngineTraffic:
         engine.failed,
         cache.prompt_tokens if cache.known else None,
         cache.cached_tokens if cache.known else None,
-        EngineLately(
-            ttft.mean, ttft.variance, tpot.mean, tpot.variance, gap.mean, gap.variance, cache.lately.mean
-        ),
+        EngineLately(ttft.mean, ttft.variance, tpot.mean, tpot.variance, gap.mean, gap.variance, hits.mean),
     )
 
 

@@ -1,6 +1,6 @@
 """The picture shows the snapshot's own numbers, and what a newcomer would be told."""
 
-from dataclasses import is_dataclass, replace
+from dataclasses import asdict, is_dataclass, replace
 from typing import get_args, get_type_hints
 
 import msgspec
@@ -246,6 +246,27 @@ def test_an_engine_shows_how_evenly_its_tokens_come_and_what_its_cache_queued() 
     assert engine.lately.prefix_hit_share == pytest.approx(0.6)
     assert engine.lately.gap_mean_s == pytest.approx(0.004), "ten tokens in 0.2 s, then ninety"
     assert engine.gap_deviation_s == pytest.approx((0.1 * 0.016**2 + 0.9 * (0.004 - 0.2 / 90) ** 2) ** 0.5)
+
+
+def test_what_an_engine_did_an_hour_ago_is_not_what_it_did_lately() -> None:
+    """After the last stream of the evening the page and `/metrics` told its gaps as those of the last minute, all night long."""
+    room = Room()
+    room.arrive(1)
+    room.step(FirstToken(1))
+    room.now += 0.2
+    room.step(EngineProgress("gpu", (Growth(1, 11),)))
+    room.step(Finished(1, 100, 11, 60))
+    room.now += 100.0
+    room.step(Tick())
+    (engine,) = room.page_model.paint().engines
+    assert engine.lately is not None
+    assert engine.lately.gap_mean_s == pytest.approx(0.02)
+    room.now += 3600.0
+    room.step(Tick())
+    (told,), (lane, _) = room.observers.traffic().engines, room.page_model.paint().lanes
+    assert set(asdict(told.lately).values()) == {None}
+    assert told.cached_tokens == 60
+    assert lane.window_s is None
 
 
 def test_a_lane_says_how_long_its_window_holds_work_back() -> None:

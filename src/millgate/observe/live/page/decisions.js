@@ -14,6 +14,7 @@ const form = document.getElementById("filter");
 const body = document.querySelector("#decisions tbody");
 let asked = 0;
 let newest = [];
+let isForeign = false;
 
 /** Fill the choices and listen to them. */
 export function startDecisions() {
@@ -39,6 +40,11 @@ export function showDecisions(picture) {
   if (form.elements.pause.checked) return;
   if (!filter().size) draw(newest);
   else if (performance.now() - asked > ASK_EVERY_MS) ask();
+}
+
+/** Draw all rows anew next time: a gate that was restarted counts its decisions from 1 again, and a row stands under its number. */
+export function forgetDecisions() {
+  isForeign = true;
 }
 
 function offer(name, choices) {
@@ -73,7 +79,8 @@ async function ask() {
 
 function draw(rows) {
   document.getElementById("decisions-none").hidden = rows.length > 0;
-  if (!rows.length) body.replaceChildren();
+  if (!rows.length || isForeign) body.replaceChildren();
+  isForeign = false;
   keyed(body, rows.map((row) => String(row.number)), line).forEach((line, index) => {
     if (!line.childElementCount) line.append(...cells(rows[index]));
   });

@@ -1,6 +1,6 @@
 // Connects to the feed and hands every picture to the parts of the page.
 
-import { showDecisions, startDecisions } from "./decisions.js";
+import { forgetDecisions, showDecisions, startDecisions } from "./decisions.js";
 import { say } from "./draw.js";
 import { showFlow, startFlow } from "./flow.js";
 import { setHistory, showHistory, startHistory } from "./history.js";
@@ -18,11 +18,14 @@ const SHAPES = {
 };
 const RETRY_MS = 5000;
 const STALE_MS = 3000;
+// A connection that a sleeping machine or a proxy has lost ends without a word.
+const DEAD_MS = 15000;
 // A screen reader hears a new level at once and the same level's numbers only this often.
 const SAY_AGAIN_MS = 20000;
 
 let source = null;
 let shownAt = 0;
+let connectedAt = 0;
 let said = { level: "", at: 0 };
 let retry = 0;
 
@@ -62,8 +65,12 @@ function showBanner({ banner: { level, text }, host }) {
 
 function connect() {
   disconnect();
+  connectedAt = performance.now();
   source = new EventSource("api/live");
-  source.addEventListener("history", (event) => setHistory(JSON.parse(event.data)));
+  source.addEventListener("history", (event) => {
+    setHistory(JSON.parse(event.data));
+    forgetDecisions();
+  });
   source.addEventListener("picture", (event) => show(JSON.parse(event.data)));
   source.addEventListener("error", lost);
 }
@@ -89,6 +96,7 @@ async function lost() {
 
 function watch() {
   if (source && performance.now() - shownAt > STALE_MS) setFresh("waiting", "no news for some seconds");
+  if (source && performance.now() - Math.max(shownAt, connectedAt) > DEAD_MS) connect();
 }
 
 startTheme(document.getElementById("theme"));

@@ -123,6 +123,19 @@ def test_a_tenants_shares_are_of_what_all_processes_have_served() -> None:
     assert [(each.served.name, each.tokens_share) for each in apart] == [("a", 0.75), ("b", 0.25)]
 
 
+def test_no_more_runs_than_may_where_a_share_has_shrunk_below_what_runs() -> None:
+    """Under load each worker keeps three quarters of what it has out: an engine with room for 8 showed "8 of 6"."""
+    room = Room(streams=3)
+    for attempt in range(4):
+        room.arrive(attempt)
+    painted = room.page_model.paint()
+    (engine,) = room.core.snapshot(room.now).engines
+    shrunk, grown = replace(engine, limit=2), replace(engine, running=3, limit=5)
+    assert (engine.running, merging.merged([shrunk, grown]).limit) == (3, 8)
+    lane = replace(painted.lanes[1], running=1, other_running=3, stream_limit=2)
+    assert merging.merged([lane, replace(lane, stream_limit=4)]).stream_limit == 8
+
+
 def test_live_sessions_of_all_processes_take_their_memory_together() -> None:
     painted = Room().page_model.paint()
     one = replace(painted, sessions=SessionsPicture(50, 0.25, None))

@@ -82,6 +82,16 @@ def _by(weight: str) -> Rule:
     return rule
 
 
+def _with(*used: str) -> Rule:
+    """Return the rule of a limit: a process whose share has shrunk still uses what runs, and no other one has it yet."""
+
+    def rule(values: Sequence[Any], records: Sequence[Any]) -> int:
+        running = [sum(getattr(record, name) for name in used) for record in records]
+        return sum(map(max, values, running))
+
+    return rule
+
+
 def _rows(key: str) -> Rule:
     """Return the rule of a list of records that are the same thing where this field, or the field of a field, is the same."""
 
@@ -184,7 +194,7 @@ _FIELDS: Final[Mapping[Rule, str]] = {
     # What a process has of its own: everything adds up.
     _of(sum): """
         queued queued_tokens queued_bytes running other_running arrived admitted hints_kept hints_broken
-        hints_followed departing limit stream_limit kv_tokens prefill_tokens drain_per_s adapter_loads
+        hints_followed departing kv_tokens prefill_tokens drain_per_s adapter_loads
         attempts requests labelled recognised early appointments records appointments_dropped budget
         budget_spent refused answers long_requests good_output_tokens wasted_prompt_tokens
         wasted_output_tokens samples completed mean_attempts entered_per_s clipped demoted prompt_tokens
@@ -250,6 +260,8 @@ _SPECIAL: Final[Mapping[tuple[str, str], Rule]] = {
     ("Picture", "engines"): _rows("seen.name"),
     ("Picture", "pools"): _rows("engines"),
     ("Picture", "tenants"): _tenants,
+    ("EngineSnapshot", "limit"): _with("running"),
+    ("LanePicture", "stream_limit"): _with("running", "other_running"),
     ("LaneSnapshot", "yields"): _counts,
     ("Rates", "yielded"): _rates,
     ("Attainment", "good_share"): _by("requests"),

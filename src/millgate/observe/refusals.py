@@ -23,12 +23,15 @@ class Refusals:
 
     def __init__(self) -> None:
         self._hints: deque[tuple[int, float, float]] = deque()  # by second: the shortest and the longest
-        self._refused_at = float("-inf")
+        self._refused_at = self._shed_at = float("-inf")
         self.refusing_since = 0.0
 
     def note(self, refusal: Yield, now: float) -> None:
         """Take one refusal at core time `now`."""
-        if refusal.reason in OVERLOAD_REASONS:
+        is_shed = refusal.reason is Reason.OVERLOADED_GATE
+        if is_shed:
+            self._shed_at = now
+        if is_shed or refusal.reason in OVERLOAD_REASONS:
             if now - self._refused_at > QUIET_S:
                 self.refusing_since = now
             self._refused_at = now
@@ -47,8 +50,12 @@ class Refusals:
             hints[-1] = second, min(shortest_s, hint_s), max(longest_s, hint_s)
 
     def is_refusing(self, now: float) -> bool:
-        """Return whether any client was refused for want of capacity within the last `QUIET_S`."""
+        """Return whether any client was refused for want of capacity, of engines or of the gate itself, within the last `QUIET_S`."""
         return now - self._refused_at <= QUIET_S
+
+    def is_shedding(self, now: float) -> bool:
+        """Return whether the gate itself was too slow for any client within the last `QUIET_S`; the core's counts do not have them."""
+        return now - self._shed_at <= QUIET_S
 
     def hints(self, now: float) -> tuple[float, float] | None:
         """Return the shortest and longest hint of the last `QUIET_S` that was worth following, or None."""

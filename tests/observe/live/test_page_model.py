@@ -6,7 +6,8 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, Released, Tick
+from millgate.core.decisions import Yield
+from millgate.core.events import Arrived, EngineProgress, Finished, FirstToken, Growth, Released, Tick
 from millgate.core.settings import EngineSettings
 from millgate.core.snapshot import (
     AccountReading,
@@ -17,7 +18,7 @@ from millgate.core.snapshot import (
     Snapshot,
     TenantSnapshot,
 )
-from millgate.core.words import KvTransfer, Role
+from millgate.core.words import KvTransfer, Reason, Role
 from millgate.observe.live.banner import Level, seconds
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel
 from millgate.observe.live.picture import Picture, SessionsPicture
@@ -82,6 +83,18 @@ def test_refusals_make_the_banner_and_carry_their_beginning() -> None:
 
     assert said.level is Level.OVERLOADED
     assert "80 % refused because no engine had room; engines full" in said.text
+
+
+def test_a_gate_that_is_too_slow_itself_is_not_calm() -> None:
+    """Its doors refuse every request, of which the core hears nothing: the page said "Calm"."""
+    room = Room()
+    refusal = Yield(7, Reason.OVERLOADED_GATE, 1.0, retry=True, value=0.4)
+    room.observers.accounting.on_step(Arrived(7), (refusal,), room.now)
+    banner = room.page_model.paint().banner
+    said = "Overloaded since 22:15:00 UTC (0 s): new requests refused because the gate itself was too slow; 0 of 1 streams in use; hints 1.0 s"
+    assert (banner.level, banner.text) == (Level.OVERLOADED, said)
+    room.now += 11.0
+    assert room.page_model.paint().banner.level is Level.CALM
 
 
 def test_at_night_free_streams_beside_full_kv_memory_are_told_from_a_gate_that_refuses_for_nothing() -> None:

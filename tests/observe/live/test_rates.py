@@ -44,3 +44,16 @@ def test_a_lane_that_is_gone_makes_no_negative_rate() -> None:
     rates = rates_between(before, after)
     assert (rates.arrived, rates.admitted, rates.yielded) == (0.0, 0.0, {})
     assert happened_between(before, after) == {}
+
+
+def test_a_lane_that_is_gone_takes_nothing_from_the_rates_of_the_others() -> None:
+    """A reload that took a lane away showed ten seconds without a request: its counts of hours were more than what came since."""
+    room = Room()
+    room.arrive(1, "throughput")
+    before = room.core.snapshot(room.now)
+    room.now += 5.0
+    room.arrive(2, max_wait_s=0.0)
+    after = room.core.snapshot(room.now)
+    rates = rates_between(before, replace(after, lanes=after.lanes[:1]))
+    assert rates.arrived == 0.2
+    assert rates.yielded == {"saturated": pytest.approx(0.2)}

@@ -82,7 +82,8 @@ class Situation:
     raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`,
     `failing` and `paused` say in words what is wrong with the cluster, which engines fail requests, and which get none
     because their provider has refused; `failed` counts the attempts of the last seconds that engines failed.
-    `memory_full`: what waits finds no room in any engine's KV memory.
+    `memory_full`: what waits finds no room in any engine's KV memory. `shedding`: the gate itself is too slow, and its doors
+    refuse what they do not count in `arrived`.
     """
 
     now: float
@@ -103,6 +104,7 @@ class Situation:
     failed: int = 0
     paused: str = ""
     memory_full: bool = False
+    shedding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,9 @@ def with_workers(gate: Banner, troubles: Sequence[str], *, is_down: bool) -> Ban
 
 
 def _overloaded(situation: Situation, since: float) -> str:
-    parts = [_refused(situation) or "refusals have just stopped"]
+    shed = f"new requests refused because {REFUSED_BECAUSE[Reason.OVERLOADED_GATE]}"
+    refused = [_refused(situation), shed if situation.shedding else ""]
+    parts = [part for part in refused if part] or ["refusals have just stopped"]
     full = situation.running >= situation.limit
     parts.append("engines full" if full else f"{situation.running} of {situation.limit} streams in use")
     if situation.memory_full and not full:

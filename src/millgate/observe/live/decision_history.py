@@ -47,27 +47,20 @@ def rates_between(before: Snapshot, after: Snapshot, lane: str | None = None) ->
 def happened_between(before: Snapshot, after: Snapshot, lane: str | None = None) -> Counter[str]:
     """Return how many attempts arrived, were admitted, were refused by reason and ended by outcome, in this lane or in all.
 
-    A lane that a new configuration has dropped takes its counts with it: that is nothing negative.
+    A lane that a new configuration has dropped takes its counts with it, and nothing of those of others.
     """
-    return _counts(after, lane) - _counts(before, lane)
-
-
-def _counts(snapshot: Snapshot, lane: str | None) -> Counter[str]:
-    """Return all running counts by word; no reason is spelled as an outcome or as one of ours."""
-    counts: Counter[str] = Counter(arrived=0, admitted=0)
-    for each in snapshot.lanes:
+    earlier = {each.name: _counts(each) for each in before.lanes}
+    found: Counter[str] = Counter()
+    for each in after.lanes:
         if lane is None or each.name == lane:
-            _add(counts, each)
-    return counts
+            found += _counts(each) - earlier.get(each.name, Counter())
+    return found
 
 
-def _add(counts: Counter[str], lane: LaneSnapshot) -> None:
-    counts["arrived"] += lane.arrived
-    counts["admitted"] += lane.admitted
-    for outcome, count in lane.outcomes:
-        counts[outcome] += count
-    for reason, count in lane.yields:
-        counts[reason] += count
+def _counts(lane: LaneSnapshot) -> Counter[str]:
+    """Return all running counts by word; no reason is spelled as an outcome or as one of ours."""
+    counts = {"arrived": lane.arrived, "admitted": lane.admitted}
+    return Counter(counts | dict(lane.outcomes) | dict(lane.yields))
 
 
 EVERY_S: Final = 5.0

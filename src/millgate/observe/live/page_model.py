@@ -210,6 +210,7 @@ class PageModel:
             failed=happened[Outcome.ENGINE_FAILED],
             paused="; ".join([words for each in up if (words := _account_words(each))]),
             memory_full=_is_memory_full(snapshot.lanes, up),
+            shedding=refusals.is_shedding(snapshot.now),
         )
         return banner(situation)
 

@@ -31,7 +31,6 @@ class TracingSettings:
     endpoint: str
     share: float = 1.0
     service: str = "millgate"
-    instance: str = ""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -138,8 +137,6 @@ class TraceExporter:
 def _head(settings: TracingSettings, version: str) -> bytes:
     """Return an export up to its first span: the resource that speaks."""
     named = {"service.name": settings.service, "service.version": version}
-    if settings.instance:
-        named["service.instance.id"] = settings.instance
     resource = {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in named.items()]}
     scope = {"name": "millgate", "version": version}
     return (

@@ -5,7 +5,7 @@ import { clock } from "./words.js";
 
 const WORDS = {
   decisions: ["admit", "queue", "yield", "cancel", "ended"],
-  refused: ["saturated", "queue_full", "displaced", "too_late", "expired", "quota", "tenant_limit", "retry_budget", "no_engine", "no_lease", "draining", "too_large"],
+  refused: ["saturated", "queue_full", "displaced", "too_late", "expired", "quota", "tenant_limit", "retry_budget", "no_engine", "no_lease", "draining", "too_large", "overloaded_gate"],
   ended: ["good", "late", "client_gone", "engine_failed"],
 };
 const ASK_EVERY_MS = 2000;

@@ -206,10 +206,10 @@ _ENGINES = PanelRow(
         DashboardPanel(
             "Streams against the limit",
             units.Short,
-            "Permits out, the limit in force, and the engine's own count.",
+            "Permits out and the limit in force, of all gates together, and the engine's own count.",
             (
-                Query(_max("millgate_engine_running", "engine"), "{{engine}} running"),
-                Query(_max("millgate_engine_limit", "engine"), "{{engine}} limit"),
+                Query(_sum("millgate_engine_running", "engine"), "{{engine}} running"),
+                Query(_sum("millgate_engine_limit", "engine"), "{{engine}} limit"),
                 Query(_max("millgate_engine_seen_running", "engine"), "{{engine}} own count"),
             ),
         ),
@@ -226,7 +226,7 @@ _ENGINES = PanelRow(
             (
                 Query(_max("millgate_engine_seen_kv_ratio", "engine"), "{{engine}} in use"),
                 Query(
-                    f"max by (engine) (millgate_engine_kv_tokens{OF} / millgate_engine_kv_limit_tokens{OF})",
+                    f"{_sum('millgate_engine_kv_tokens', 'engine')} / {_max('millgate_engine_kv_limit_tokens', 'engine')}",
                     "{{engine}} reserved",
                 ),
             ),
@@ -237,7 +237,7 @@ _ENGINES = PanelRow(
             units.Short,
             "Prompt tokens that were admitted and are not read, and the most at once.",
             (
-                Query(_max("millgate_engine_prefill_tokens", "engine"), "{{engine}} unread"),
+                Query(_sum("millgate_engine_prefill_tokens", "engine"), "{{engine}} unread"),
                 Query(_max("millgate_engine_prefill_limit_tokens", "engine"), "{{engine}} limit"),
             ),
         ),
@@ -382,7 +382,7 @@ _WASTE = PanelRow(
             units.Short,
             "Slots that an engine may still work on for no reader, and how long it takes to let go.",
             (
-                Query(_max("millgate_engine_departing", "engine"), "{{engine}} permits"),
+                Query(_sum("millgate_engine_departing", "engine"), "{{engine}} permits"),
                 Query(_max("millgate_engine_abort_lag_seconds", "engine"), "{{engine}} seconds"),
             ),
         ),

@@ -57,6 +57,12 @@ def test_every_query_chooses_by_the_variables_that_the_dashboard_has() -> None:
         assert set(re.findall(r"\$(\w+)", query.expr)) <= variables | {"__rate_interval"}
 
 
+def test_what_each_gate_has_out_is_added_up_over_gates() -> None:
+    """Of three replicas with 20 streams each on an engine the dashboard showed 20, beside the engine's own 60."""
+    own = r"max by \(engine\) \(millgate_engine_(?:running|limit|departing|kv_tokens|prefill_tokens)\b"
+    assert [query.expr for query in QUERIES if re.search(own, query.expr)] == []
+
+
 def test_every_query_asks_for_metrics_that_there_are() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for query in QUERIES:

@@ -25,23 +25,21 @@ class _Claim:
         In proportion to what is wanted a lane with a large claim would take the headroom of the others; smallest
         first covers the most lanes in full.
         """
-        wanted, share = self.settings.headroom, self.settings.share
-        return wanted / share if share > 0.0 else float("inf"), self.position
+        return self.settings.headroom / self.settings.share, self.position
 
     def turn(self) -> tuple[int, float, float, int]:
         """Return its rank among lanes that wait: band, then running for its share, then the larger share."""
         share = self.settings.share
-        used = self.running / share if share > 0.0 else float("inf")
-        return self.settings.band, used, -share, self.position
+        return self.settings.band, self.running / share, -share, self.position
 
 
 class LaneShares:
     """The lane that goes next, and what each must leave free; counts streams of one pool of engines.
 
-    A lane's `share` is a part of the sum of all shares, 0 promises nothing; a smaller `band` is more important.
+    A lane's `share`, above 0, is a part of the sum of all shares; a smaller `band` is more important.
 
     A lane alone costs two comparisons, and so does one of many while nothing waits and it `lends_all`: no lane keeps
-    streams for itself. Raises ValueError where a share or a headroom is negative.
+    streams for itself.
     """
 
     def __init__(self, lanes: Sequence[LaneSettings]) -> None:
@@ -50,7 +48,6 @@ class LaneShares:
 
     def reconfigure(self, lanes: Sequence[LaneSettings]) -> None:
         """Put new settings in force; every lane that still holds or runs anything must be named, and goes on."""
-        _check(lanes)
         old = self._claims
         self._claims = {}
         for position, settings in enumerate(lanes):
@@ -116,11 +113,3 @@ class LaneShares:
             claim.headroom = min(claim.settings.headroom, room)
             room -= claim.headroom
         self._unused = sum([max(0, claim.headroom - claim.running) for claim in claims])
-
-
-def _check(lanes: Sequence[LaneSettings]) -> None:
-    for lane in lanes:
-        if lane.share < 0.0:
-            raise ValueError(f"share of lane {lane.name} must be at least 0, not {lane.share}")
-        if lane.headroom < 0:
-            raise ValueError(f"headroom of lane {lane.name} must be at least 0, not {lane.headroom}")

@@ -126,8 +126,6 @@ def test_the_signs_of_overload(change: dict[str, Any], sign: bool) -> None:
     ("build", "message"),
     [
         (lambda: AimdLimit(0, 1), "max_inflight must be at least 1, not 0"),
-        (lambda: AimdLimit(10, 0), "start must be at least 1, not 0"),
-        (lambda: AimdLimit(10, 5, 0), "minimum must be at least 1, not 0"),
         (lambda: AimdLimit(10, 5, tpot_slo_s=0.0), "tpot_slo must be above 0, not 0 s"),
         (lambda: SloGradientLimit(-1.0, 10, 5), "tpot_slo must be above 0, not -1 s"),
         (lambda: AimdLimit(10, 5).adopt(0), "max_inflight must be at least 1, not 0"),

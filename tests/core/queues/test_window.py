@@ -76,8 +76,3 @@ def test_a_newcomer_is_told_when_its_batch_goes(entered: tuple[float, ...], goes
 def test_a_batch_is_full_when_it_takes_every_free_stream() -> None:
     window = _window(10.0, 10.0)
     assert [window.is_open(free, 10.0) for free in (1, 2, 3)] == [True, True, False]
-
-
-def test_a_negative_window_is_refused() -> None:
-    with pytest.raises(ValueError, match="window must be at least 0 s"):
-        BatchWindow(-1.0)

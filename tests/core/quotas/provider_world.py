@@ -104,14 +104,14 @@ class World:
         """Send while the account allows; somebody always waits."""
         while True:
             prompt, output = self.waiting
-            asked = (round(prompt * PROMPT_BIAS), MEAN_OUTPUT, MAX_TOKENS)
-            wait_s = self.account.wait_s(*asked, now)
+            asked = Sizes(round(prompt * PROMPT_BIAS), MEAN_OUTPUT, MAX_TOKENS)
+            wait_s = self.account.wait_s(asked, now)
             assert wait_s != inf
             if wait_s > 0.0:
                 self.wake_at = now + wait_s
                 self._at(self.wake_at, self._wake)
                 return
-            job = Job(prompt, output, self.account.take(*asked, now))
+            job = Job(prompt, output, self.account.take(asked, now))
             self.sent += 1
             self.waiting = self._next_size()
             self._at(now + self._on_the_way(), partial(self._arrives, job))

@@ -57,7 +57,7 @@ def account(*limits: QuotaLimit) -> Account:
 def rested(*limits: QuotaLimit) -> Account:
     """Return an account that has filled up; one request has gone, so that its levels count."""
     fresh = account(*limits)
-    fresh.take(0, 0, None, 0.0).cancel(0.0)
+    fresh.take(Sizes(0, 0, None), 0.0).cancel(0.0)
     return fresh
 
 
@@ -73,31 +73,31 @@ def amount(of: Account) -> float:
 def test_an_account_without_limits_lets_everything_go_until_it_is_refused() -> None:
     free = account()
 
-    assert free.wait_s(10**6, 10**6, None, 0.0) == 0.0
+    assert free.wait_s(Sizes(10**6, 10**6, None), 0.0) == 0.0
     free.pause(3.0, 0.0)
-    assert free.wait_s(1, 1, None, 1.0) == 2.0
+    assert free.wait_s(Sizes(1, 1, None), 1.0) == 2.0
 
 
 def test_the_first_request_goes_at_once_and_a_full_account_stays_below_the_limit() -> None:
     fresh = account(QuotaLimit(QuotaKind.TPM, 6000))
 
-    assert fresh.wait_s(3000, 100, None, 0.0) == 0.0
-    fresh.take(3000, 100, None, 0.0).cancel(0.0)
-    assert fresh.wait_s(3000, 100, None, 0.0) > 0.0
+    assert fresh.wait_s(Sizes(3000, 100, None), 0.0) == 0.0
+    fresh.take(Sizes(3000, 100, None), 0.0).cancel(0.0)
+    assert fresh.wait_s(Sizes(3000, 100, None), 0.0) > 0.0
     assert left(fresh, 1000.0)[QuotaKind.TPM] == pytest.approx(6000 * (1 - MARGIN))
 
 
 def test_a_request_within_the_margin_goes_when_all_is_there_and_a_larger_one_never() -> None:
     full = rested(QuotaLimit(QuotaKind.TPM, 6000))
 
-    assert full.wait_s(5950, 0, None, 1000.0) == 0.0
-    assert full.wait_s(6001, 0, None, 1000.0) == float("inf")
+    assert full.wait_s(Sizes(5950, 0, None), 1000.0) == 0.0
+    assert full.wait_s(Sizes(6001, 0, None), 1000.0) == float("inf")
 
 
 def test_output_that_is_charged_as_produced_is_never_too_much() -> None:
     full = rested(QuotaLimit(QuotaKind.OTPM, 6000, output=OutputCharge.PRODUCED))
 
-    assert full.wait_s(10, 10_000, 50_000, 1000.0) == 0.0
+    assert full.wait_s(Sizes(10, 10_000, 50_000), 1000.0) == 0.0
 
 
 def test_output_that_is_charged_as_produced_is_no_matter_of_requests_or_prompts() -> None:
@@ -107,13 +107,13 @@ def test_output_that_is_charged_as_produced_is_no_matter_of_requests_or_prompts(
         QuotaLimit(QuotaKind.RPM, 600, output=made), QuotaLimit(QuotaKind.ITPM, 60_000, output=made)
     )
     for _ in range(10):
-        full.take(100, 5_000, None, 1000.0)
+        full.take(Sizes(100, 5_000, None), 1000.0)
     full.seen((Remaining(QuotaKind.RPM, 600, 590), Remaining(QuotaKind.ITPM, 60_000, 59_000)), 1000.0)
 
     below = 1 - CUSHION * (1 - MARGIN)
     assert left(full, 1000.0)[QuotaKind.RPM] == pytest.approx(600 * below - 10)
     assert left(full, 1000.0)[QuotaKind.ITPM] == pytest.approx(60_000 * below - 1000)
-    assert full.wait_s(60_001, 0, None, 2000.0) == float("inf")
+    assert full.wait_s(Sizes(60_001, 0, None), 2000.0) == float("inf")
 
 
 def test_a_day_is_believed_in_until_the_provider_says_otherwise_and_then_three_seconds_of_it_are_left() -> (
@@ -149,11 +149,11 @@ def test_a_lower_limit_than_configured_is_believed_and_a_higher_one_is_not() -> 
 def test_a_limit_that_the_provider_lowers_while_a_request_runs_leaves_no_debt() -> None:
     """Configured for fifty times what the account has: after its first answer it was shut for most of a minute."""
     account = Account(AccountSettings((QuotaLimit(QuotaKind.TPM, 5_000_000.0),)), 0.0)
-    reservation = account.take(20, 256, None, 0.0)
+    reservation = account.take(Sizes(20, 256, None), 0.0)
     account.seen((Remaining(QuotaKind.TPM, 100_000.0, 99_000.0, 0.6),), 0.01)
     account.settle(reservation, 20, 0, 2, 0.02)
 
-    assert account.wait_s(20, 256, None, 0.02) == 0.0
+    assert account.wait_s(Sizes(20, 256, None), 0.02) == 0.0
     assert account.levels(0.02)[0] > 0.9
 
 
@@ -174,10 +174,10 @@ def test_a_refusal_empties_its_limit_and_pauses_everything_until_the_hint() -> N
     full = rested(RPM, QuotaLimit(QuotaKind.ITPM, 60_000))
     full.refused(12.0, 1000.0, QuotaKind.RPM)
 
-    assert full.wait_s(1, 1, None, 1005.0) >= 7.0
+    assert full.wait_s(Sizes(1, 1, None), 1005.0) >= 7.0
     assert left(full, 1012.0)[QuotaKind.RPM] == 0.0
     assert left(full, 1012.0)[QuotaKind.ITPM] == pytest.approx(58_800)
-    assert full.wait_s(1, 1, None, 1012.0 + 60 * CUSHION + 0.2) == 0.0
+    assert full.wait_s(Sizes(1, 1, None), 1012.0 + 60 * CUSHION + 0.2) == 0.0
     left_share, others_share, paused_s = full.levels(1005.0)
     assert left_share < 0.0
     assert (others_share, paused_s) == (0.0, 7.0)
@@ -188,27 +188,27 @@ def test_refusals_without_a_hint_pause_ever_longer_until_an_answer_comes() -> No
     for _ in range(8):
         free.pause(None, now)
         free.pause(None, now)
-        pauses.append(free.wait_s(1, 1, None, now))
+        pauses.append(free.wait_s(Sizes(1, 1, None), now))
         now += pauses[-1]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     free.answered(1, 0, 1)
     free.pause(None, now)
 
-    assert free.wait_s(1, 1, None, now) == 1.0
+    assert free.wait_s(Sizes(1, 1, None), now) == 1.0
 
 
 def test_a_refusal_that_names_no_limit_does_not_end_the_day() -> None:
     """The day stood lowest, as the minute had filled up: one 429 for too many at once left a seventieth of the rate."""
     full = rested(RPM, QuotaLimit(QuotaKind.RPD, 10_000))
     for _ in range(500):
-        full.take(1, 1, None, 1000.0)
-    full.take(1, 1, None, 2000.0)
+        full.take(Sizes(1, 1, None), 1000.0)
+    full.take(Sizes(1, 1, None), 2000.0)
     full.refused(2.0, 2000.0)
 
-    assert full.wait_s(1, 1, None, 2000.0) >= 2.0
-    assert full.wait_s(1, 1, None, 2000.0, place=600) < 90.0
+    assert full.wait_s(Sizes(1, 1, None), 2000.0) >= 2.0
+    assert full.wait_s(Sizes(1, 1, None), 2000.0, place=600) < 90.0
     full.refused(2.0, 2200.0, QuotaKind.RPD)
-    assert full.wait_s(1, 1, None, 2200.0, place=600) > 3600.0
+    assert full.wait_s(Sizes(1, 1, None), 2200.0, place=600) > 3600.0
 
 
 def test_an_answer_to_which_nothing_is_written_ends_a_row_of_pauses_too() -> None:
@@ -216,17 +216,17 @@ def test_an_answer_to_which_nothing_is_written_ends_a_row_of_pauses_too() -> Non
     free, now = account(), 0.0
     for _ in range(5):
         free.refused(None, now)
-        now += free.wait_s(1, 0, None, now)
+        now += free.wait_s(Sizes(1, 0, None), now)
         free.answered(10, 0, 0)
     free.refused(None, now)
 
-    assert free.wait_s(1, 0, None, now) == 1.0
+    assert free.wait_s(Sizes(1, 0, None), now) == 1.0
 
 
 def test_an_absurd_hint_is_tried_again_after_an_hour() -> None:
     free = account()
     free.refused(1e12, 0.0)
 
-    assert free.wait_s(1, 1, None, 0.0) == 3600.0
+    assert free.wait_s(Sizes(1, 1, None), 0.0) == 3600.0
     free.refused(-5.0, 4000.0)
-    assert free.wait_s(1, 1, None, 4000.0) == 0.0
+    assert free.wait_s(Sizes(1, 1, None), 4000.0) == 0.0

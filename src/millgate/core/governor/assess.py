@@ -393,7 +393,7 @@ def _beyond_accounts(request: Request) -> tuple[float, float] | None:
     """Return what it needs and the most that there ever is, where none of its engines' accounts can ever carry it."""
     beyond: tuple[float, float] | None = None
     for engine in request.route.up:
-        if engine.provider is None or (beyond := engine.provider.account.beyond(*request.sizes())) is None:
+        if engine.provider is None or (beyond := engine.provider.account.beyond(request.sizes())) is None:
             return None
     return beyond
 

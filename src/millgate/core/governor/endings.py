@@ -439,11 +439,11 @@ def progressed(attempts: Attempts, engine: Engine, event: EngineProgress, now: f
     attempts.engines.placement.changed(engine)
 
 
-def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
+def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> tuple[Decision, ...]:
     """Read the gauge: end the permits whose clients have left and whose streams are no longer in it."""
     attempts, engine = knowledge.attempts, knowledge.engines.by_name.get(event.engine)
     if engine is None:
-        return []
+        return ()
     if event.seen_at > now:
         event = event._replace(seen_at=now)
     engine.looked(event)
@@ -454,7 +454,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
         if engine_adapters is not None:
             engine_adapters.seen(event.adapters.slots, event.adapters.running, event.seen_at)
     if event.running is None or event.waiting is None or not engine.departing:
-        return []
+        return ()
     left_before = [
         each
         for each in engine.departing.values()
@@ -470,7 +470,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> list[Decision]:
         knowledge.engines.routes.pool_of(engine).capacity_forecast.ends_changed()
     for permit in confirmed:
         release(attempts, knowledge.allowances, attempts.by_number[permit.attempt], now)
-    return dispatch(knowledge, now) if confirmed else []
+    return tuple(dispatch(knowledge, now)) if confirmed else ()
 
 
 def _gone_by(left_before: list[Permit], still_there: int) -> list[Permit]:

@@ -61,7 +61,7 @@ class Governor(Core):
             events.Failed: self._failed,
             events.Released: self._released,
             events.EngineProgress: self._progress,
-            events.EngineSeen: partial(_seen, self._knowledge),
+            events.EngineSeen: partial(endings.seen, self._knowledge),
             events.QuotaSeen: partial(_quota_seen, self._knowledge),
             events.QuotasKept: partial(_quotas_kept, self._knowledge),
             events.EngineUp: self._engine_up,
@@ -297,10 +297,6 @@ def _withdrawn(knowledge: Knowledge, event: events.Withdrawn, _now: float) -> tu
         for fingerprint in event.fingerprints:
             pool.appointments.withdraw(event.tenant, fingerprint)
     return ()
-
-
-def _seen(knowledge: Knowledge, event: events.EngineSeen, now: float) -> tuple[Decision, ...]:
-    return tuple(endings.seen(knowledge, event, now))
 
 
 def _quota_seen(knowledge: Knowledge, event: events.QuotaSeen, now: float) -> tuple[Decision, ...]:

@@ -182,18 +182,11 @@ class Engines:
 
     def running(self) -> int:
         """Return how many streams are out, over all engines that answer."""
-        streams = 0
-        for engine in self.by_name.values():
-            if not engine.only_reads:
-                streams += engine.gate.streams
-        return streams
+        return sum([each.gate.streams for each in self.by_name.values() if not each.only_reads], 0)
 
     def stream_limit(self) -> int:
         """Return how many streams may run, over all engines that are up."""
-        limit = 0
-        for engine in self.up:
-            limit += engine.limit
-        return limit
+        return sum([engine.limit for engine in self.up], 0)
 
 
 class Attempts:

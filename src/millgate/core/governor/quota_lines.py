@@ -134,6 +134,7 @@ class QuotaLines:
         `told` is what another replica has told it, `turn` that of its appointment if that has ended.
         """
         over = self._over(now)
+        lapsed = [self.bookings[each] for each in over]
         own = None if number in over else self.bookings.get(number)
         asking = _Asking(own, told if own is None else own.appointment, turn)
         worst: Behind | None = None
@@ -143,9 +144,9 @@ class QuotaLines:
                 continue
             if line is None:
                 line = Ranking()
-            if over:
-                line = line.without([each.key for each in self._of_line(bucket, over)])
-            found = self._in_line(bucket, line, needed, asking, self._share_of(owner, over), now)
+            if lapsed:
+                line = line.without([each.key for each in lapsed if bucket in each.lines])
+            found = self._in_line(bucket, line, needed, asking, self._share_of(owner, lapsed), now)
             if found is not None and (worst is None or found.wait_s > worst.wait_s):
                 worst = found
         return worst
@@ -156,9 +157,8 @@ class QuotaLines:
         found = [self._due.get((tenant, due_ms + off)) for off in (0, -1, 1, -2, 2)]
         return next((number for number in found if number is not None), None)
 
-    def _share_of(self, owner: str | None, over: list[int]) -> float:
+    def _share_of(self, owner: str | None, lapsed: list[Booking]) -> float:
         """Return which part of a line comes once these have lapsed: of a tenant's own, by what its clients did alone."""
-        lapsed = [self.bookings[each] for each in over]
         if owner is None:
             return self.attendance.expected([each.kind for each in lapsed])
         return self.attendance.of_tenant(owner, [each.kind for each in lapsed if each.tenant == owner])
@@ -271,7 +271,3 @@ class QuotaLines:
         if not ends or ends[0][0] >= now:
             return []
         return [number for number, each in self.bookings.items() if each.appointment.lapses_at < now]
-
-    def _of_line(self, bucket: Supply, numbers: list[int]) -> list[Booking]:
-        bookings = [self.bookings[number] for number in numbers]
-        return [each for each in bookings if bucket in each.lines]

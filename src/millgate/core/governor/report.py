@@ -124,21 +124,18 @@ def _working_set_share(knowledge: Knowledge) -> float:
 def capacity(knowledge: Knowledge) -> Capacity:
     """Return two numbers of the snapshot for a fiftieth of its cost: replies of the line door carry them."""
     engines = knowledge.engines
-    limit = sum(
-        [each.limit for each in engines.by_name.values() if each.up and not each.settings.only_reads], 0
-    )
+    limit = sum([each.limit for each in engines.by_name.values() if each.up and not each.only_reads], 0)
     return Capacity(engines.running(), limit)
 
 
 def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
-    standing = [pool.appointments.standing(now) for pool in knowledge.engines.routes.pools]
-    attendance = [pool.appointments.shares(now) for pool in knowledge.engines.routes.pools]
+    pools = knowledge.engines.routes.pools
+    standing = [pool.appointments.standing(now) for pool in pools]
+    attendance = [pool.appointments.shares(now) for pool in pools]
     budget = knowledge.allowances.budget
     known = () if budget is None else budget.amplification()
     requests = sum([each.requests for each in known], 0)
-    drain_per_s = max(
-        [pool.capacity_forecast.per_s() for pool in knowledge.engines.routes.pools], default=0.0
-    )
+    drain_per_s = max([pool.capacity_forecast.per_s() for pool in pools], default=0.0)
     return RetrySnapshot(
         attempts=knowledge.totals.arrivals,
         labelled=knowledge.totals.labelled,
@@ -146,7 +143,7 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
         early=knowledge.totals.early,
         appointments=sum([open_ones for open_ones, _ in standing]),
         records=sum([records for _, records in standing]),
-        appointments_dropped=sum([pool.appointments.dropped for pool in knowledge.engines.routes.pools]),
+        appointments_dropped=sum([pool.appointments.dropped for pool in pools]),
         amplification=sum([each.attempts for each in known]) / requests if requests else None,
         amplification_1m=knowledge.totals.amplification(now, 60.0),
         amplification_10m=knowledge.totals.amplification(now, 600.0),

@@ -94,13 +94,9 @@ class Signal:
 
 
 class AdaptiveLimit(ABC):
-    """A limit that begins at `start` and moves between `minimum` and its hard cap, which wins; ValueError below 1."""
+    """A limit that begins at `start` and moves between `minimum` and its hard cap, which wins; all are 1 at least."""
 
     def __init__(self, hard_cap: int, start: int, minimum: int = 1) -> None:
-        if minimum < 1:
-            raise ValueError(f"minimum must be at least 1, not {minimum}")
-        if start < 1:
-            raise ValueError(f"start must be at least 1, not {start}")
         self._hard_cap = checked_cap(hard_cap)
         self._minimum = minimum
         self._move_to(float(start))

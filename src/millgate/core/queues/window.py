@@ -26,13 +26,10 @@ class BatchWindow:
     """Whether a lane may let its work go now, and when to look again; absolute core seconds.
 
     `window_s` bounds the wait for company of each batch's oldest. A batch is full when it would take every stream
-    that is free for this lane, `free`: more company could not start with it. Raises ValueError where the window is
-    negative.
+    that is free for this lane, `free`: more company could not start with it.
     """
 
     def __init__(self, window_s: float) -> None:
-        if window_s < 0.0:
-            raise ValueError(f"window must be at least 0 s, not {window_s}")
         self._window_s = window_s
         self._waiting: OrderedDict[int, float] = OrderedDict()
         self._going = False

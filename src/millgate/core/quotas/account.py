@@ -202,33 +202,26 @@ class Account:
         self._tightest: _Limit | None = None
         self._untried = True
 
-    def wait_s(
-        self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float, place: int = 1
-    ) -> float:
+    def wait_s(self, sizes: Sizes, now: float, place: int = 1) -> float:
         """Return how long until the `place`-th of a line of requests may go: 0 now, infinite when this never can.
 
         The first request ever goes at once, whatever it needs.
         """
         wait_s = max(0.0, self._paused_until - now)
-        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
         for each in self._limits.values():
             in_line_s = each.in_line_s(sizes, place, now)
             if in_line_s > wait_s and (not self._untried or in_line_s == float("inf")):
                 wait_s = in_line_s
         return wait_s
 
-    def beyond(
-        self, prompt_tokens: int, output_tokens: int, max_tokens: int | None
-    ) -> tuple[float, float] | None:
+    def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what a request that can never go needs, and the burst that is less; None for any other."""
-        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
         found = [each.beyond(sizes) for each in self._limits.values()]
         return next((each for each in found if each is not None), None)
 
-    def take(self, prompt_tokens: int, output_tokens: int, max_tokens: int | None, now: float) -> Reservation:
+    def take(self, sizes: Sizes, now: float) -> Reservation:
         """Reserve in every limit; the caller has asked `wait_s` at this very instant."""
         self._untried = False
-        sizes = Sizes(prompt_tokens, output_tokens, max_tokens)
         charges, lowest = [], float("inf")
         for each in self._limits.values():
             each.fade(now)
@@ -240,7 +233,7 @@ class Account:
             share = bucket.level(now) / bucket.burst
             if share < lowest and each.limit.period_s == MINUTE_S:
                 lowest, self._tightest = share, each
-        self._unproduced += output_tokens
+        self._unproduced += sizes.output_tokens
         return Reservation(tuple(charges), sizes)
 
     def leased(self, share: AccountShare | None, now: float) -> None:

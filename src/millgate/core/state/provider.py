@@ -50,7 +50,7 @@ class Provider:
             doubt_s = max(SOONEST_RETURN_S, (self.breaker.next_try_at or now) - now)
         elif self._in_doubt and self._probing is not None and now - self._tried_at < _PATIENCE_S:
             doubt_s = SOONEST_RETURN_S
-        return max(self.account.wait_s(*sizes, now, place), doubt_s)
+        return max(self.account.wait_s(sizes, now, place), doubt_s)
 
     def reading(self, now: float) -> AccountReading:
         """Return the account's levels and whether the breaker is open; changes nothing."""
@@ -72,7 +72,7 @@ class Provider:
 
     def started(self, attempt: int, sizes: Sizes, now: float) -> None:
         """Reserve for an attempt that is being sent."""
-        self._charged[attempt] = self.account.take(*sizes, now)
+        self._charged[attempt] = self.account.take(sizes, now)
         if self._in_doubt and self._probing is not None:
             self._in_doubt, self._unreached = False, 0  # the trial before has outlasted the patience for it
         if self.breaker.is_open or self._in_doubt:

@@ -132,3 +132,20 @@ def test_with_newcomers_all_the_time_those_who_are_back_when_told_are_let_in() -
     served = [each for each in clients if each.admitted_at is not None]
     assert len(served) >= 55, "two streams for a minute"
     assert sum(len(each.yields) > 1 for each in served) <= len(served) // 10
+
+
+def test_a_request_that_is_held_for_its_tenants_stream_takes_no_turn_from_another_lane() -> None:
+    """Streams stood idle for as long as it was held, and newcomers overtook those that waited."""
+    gate = gate_of(
+        LaneSettings("lane", deadline_s=60.0),
+        LaneSettings("other", deadline_s=60.0),
+        tenants=(TenantSettings("ann", max_inflight=1),),
+        retry_budget=False,
+    )
+    due_at = _due(gate)
+    for number in (3, 4, 5):
+        assert isinstance(ask(gate, number, lane="other"), Admit)
+    assert isinstance(_back(gate, 6, due_at), Queue)
+    assert isinstance(ask(gate, 7, due_at, lane="other"), Queue)
+
+    assert [each.attempt for each in _ends(gate, 3, due_at + 0.1)] == [7]

@@ -40,8 +40,8 @@ def expected_wait_s(request: Request, place: int, now: float) -> float:
             place, now, streams=route.up[0].gate.streams_of(request.arrival)
         )
     accounts = [engine.provider for engine in route.up if engine.provider is not None]
-    free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)
-    permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - max(0, free), now)
+    free = route.free()
+    permit_s = 0.0 if place <= free else route.pool.capacity_forecast.wait_s(place - free, now)
     if len(accounts) < len(route.up):
         return permit_s
     sizes = request.sizes()

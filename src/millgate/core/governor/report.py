@@ -196,8 +196,7 @@ def _expected_wait_s(routes: Routes, lane: Lane, now: float) -> float:
         route = each if lane.settings.overflow_after_s < inf else each.own
         queue = lane.queues.get(route)
         queued = 0 if queue is None else len(queue.order)
-        free = sum([engine.limit - engine.gate.streams for engine in route.up], 0)
-        if route.up and (queued or free <= 0):
+        if route.up and (queued or not route.free()):
             waits.append(route.pool.capacity_forecast.wait_s(queued + 1, now))
     return max(waits, default=0.0)
 

@@ -81,9 +81,9 @@ def limit_of(pool: Pool) -> int:
 
 
 def _chosen(pool: Pool, shares: LaneShares, lanes: Sequence[str]) -> str | None:
-    limit = limit_of(pool)
-    free = limit - sum([engine.gate.streams for engine in pool.engines if engine.up], 0)
-    return shares.choose(lanes, free, limit)
+    # An engine may run more than its limit, which has fallen: that takes no stream of another engine.
+    free = sum([max(0, engine.limit - engine.gate.streams) for engine in pool.engines if engine.up], 0)
+    return shares.choose(lanes, free, limit_of(pool))
 
 
 def next_queued(
@@ -91,12 +91,13 @@ def next_queued(
 ) -> int | None:
     """Return the attempt that is next over all queues whose route is not blocked, None when none may go.
 
-    Those that were `passed_over` are left out. Routes whose lanes may not borrow a stream now are added to `blocked`.
+    Those that were `passed_over` are left out, and take no lane's turn. Routes whose lanes may not borrow a stream now are added
+    to `blocked`.
     """
     for pool in pools:
         if not pool.queued_count:
             continue
-        queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now)]
+        queues = [queue for queue in pool.queues if _is_ready(queue, blocked, now, passed_over)]
         if queues and pool.shares is not None:
             queues = _within_part(queues, now)
             lane = _chosen(pool, pool.shares, list({each.settings.name: None for each in queues}))
@@ -104,8 +105,8 @@ def next_queued(
                 blocked += [queue.route for queue in queues]
                 continue
             queues = [queue for queue in queues if queue.settings.name == lane]
-        if queues and (head := _oldest_head(queues, passed_over)) is not None:
-            return head
+        if queues:
+            return _oldest_head(queues, passed_over)
     return None
 
 
@@ -114,20 +115,15 @@ def _within_part(queues: list[LaneQueue], now: float) -> list[LaneQueue]:
     return [queue for queue in queues if queue.paced_until(contended=True) <= now] or queues
 
 
-def _is_ready(queue: LaneQueue, blocked: Sequence[Route], now: float) -> bool:
-    if not len(queue.order) or queue.route in blocked or queue.paced_until() > now:
+def _is_ready(queue: LaneQueue, blocked: list[Route], now: float, passed_over: dict[int, None]) -> bool:
+    if _head(queue, passed_over) is None or queue.route in blocked or queue.paced_until() > now:
         return False
     return queue.window is None or queue.window.is_open(queue.route.free(), now)
 
 
-def _oldest_head(queues: Sequence[LaneQueue], passed_over: dict[int, None]) -> int | None:
+def _oldest_head(queues: Sequence[LaneQueue], passed_over: dict[int, None]) -> int:
     heads = [head for queue in queues if (head := _head(queue, passed_over)) is not None]
-    if not heads:
-        return None
-    chosen = heads[0]
-    if len(heads) > 1:
-        chosen = min(heads, key=lambda head: (head.first_seen, head.arrival_number))
-    return chosen.attempt
+    return min(heads, key=lambda head: (head.first_seen, head.arrival_number)).attempt
 
 
 def _head(queue: LaneQueue, passed_over: dict[int, None]) -> Queued | None:

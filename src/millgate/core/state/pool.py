@@ -261,8 +261,8 @@ class Route:
         ]
 
     def free(self) -> int:
-        """Return how many streams are free."""
-        return sum([engine.limit - engine.gate.streams for engine in self.up])
+        """Return how many streams are free; one engine that runs more than its limit takes none of another's."""
+        return sum([max(0, engine.limit - engine.gate.streams) for engine in self.up], 0)
 
 
 class LaneQueue:

@@ -1,6 +1,7 @@
 """Routes and pools: a full engine stops only what needs it, and promises are counted by pool."""
 
 from dataclasses import replace
+from functools import partial
 
 from core.world import governor, steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
@@ -149,3 +150,30 @@ def test_a_reload_takes_another_bound_of_appointments() -> None:
         _ask(gate, number, "small")
 
     assert (gate.snapshot(0.0).retries.records, gate.snapshot(0.0).retries.appointments_dropped) == (6, 5)
+
+
+def test_clients_of_every_model_keep_their_places_when_a_reload_adds_engines_before_theirs() -> None:
+    """Only the first pool kept them: clients of the others were newcomers, and what labels its retries was charged for them."""
+    lane = LaneSettings("lane", max_queue=0)
+    small, big = _engine("a", "small"), _engine("b", "big")
+    gate = _gate(small, big, lane=lane)
+    for attempt, model in enumerate(("small", "big", "small", "big")):
+        told = _ask(gate, attempt, model)
+    assert isinstance(told, Yield)
+
+    gate.reconfigure(Settings((lane,), (_engine("c", "new"), small, big)), 0.5)
+
+    for body, model in ((2, "small"), (3, "big")):
+        returned = Arrived(9, model=model, prompt_bytes=400, max_tokens=100, fingerprint=partial(int, body))
+        assert gate.explain(returned, told.retry_after_s).recognised, model
+
+
+def test_engines_under_new_names_go_on_with_the_clients_of_those_that_are_gone() -> None:
+    lane = LaneSettings("lane", max_queue=0)
+    gate = _gate(_engine("a"), lane=lane)
+    _ask(gate, 1, "any")
+    assert isinstance(_ask(gate, 2, "any"), Yield)
+
+    gate.reconfigure(Settings((lane,), (_engine("b"),)), 0.5)
+
+    assert gate.explain(Arrived(9, model="any", prompt_bytes=400, fingerprint=lambda: 2), 1.0).recognised

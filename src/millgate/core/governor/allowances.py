@@ -24,6 +24,8 @@ are known apart up to a bound, the others together (INV-5). Replicas of a cluste
 admit: each spends its share.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from math import inf, sqrt
 from typing import Final, NamedTuple
 
@@ -221,11 +223,15 @@ class Allowances:
         # Attempts that run although a protecting gate would have refused them.
         self._observed: set[int] = set()
 
-    def reconfigure(self, settings: Settings, now: float) -> None:
-        """Take new rules; what has been spent stays spent."""
+    def reconfigure(self, settings: Settings, attempts: Iterable[Attempt], now: float) -> None:
+        """Take new rules; what has been spent stays spent, and what these attempts have inside counts against caps that are new."""
         self.ledger.reconfigure(settings.quotas, now)
         self._tenants = {each.name: each for each in settings.tenants}
-        self.streams.reconfigure(settings.tenants)
+        inside = Counter[str]()
+        for each in attempts:
+            if each.request.attempt not in self._observed:
+                inside[each.request.tenant] += each.request.arrival.answers
+        self.streams.reconfigure(settings.tenants, inside)
         self.budget = (self.budget or RetryBudget()) if settings.retry_budget else None
 
     def leased(self, until: float, now: float) -> None:

@@ -134,9 +134,6 @@ def queue(attempts: Attempts, attempt: Attempt, queued_until: float | None, now:
     attempt.waits(queued_until, now)
     attempts.enqueue(attempt, now)
     request = attempt.request
-    if (opens_at := request.queue.opens_at()) is not None:
-        attempt.waits_for_batch(max(now, opens_at))
-        attempts.wake_at(attempt.window_until, request.attempt)
     attempts.wake_at(attempt.give_up_at, request.attempt)
     attempts.wake_for_pace(request.queue)
     _wake_for_account(attempts, request, now)

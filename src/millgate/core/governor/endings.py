@@ -467,7 +467,7 @@ def seen(knowledge: Knowledge, event: EngineSeen, now: float) -> tuple[Decision,
     if len(confirmed) < len(left_before):
         engine.hangups.learn(left_before[-1], event.seen_at, ignoring=True)
     if left_before:
-        knowledge.engines.routes.pool_of(engine).capacity_forecast.ends_changed()
+        knowledge.engines.routes.pool_of(engine).capacity_forecast.unsettle()
     for permit in confirmed:
         release(attempts, knowledge.allowances, attempts.by_number[permit.attempt], now)
     return tuple(dispatch(knowledge, now)) if confirmed else ()

@@ -135,7 +135,7 @@ class Governor(Core):
         """
         now, knowledge = max(now, self._now), self._knowledge
         self._advance(now)
-        knowledge.allowances.reconfigure(settings, now)
+        knowledge.allowances.reconfigure(settings, knowledge.attempts.by_number.values(), now)
         knowledge.reconfigure(settings, now)
         if now >= self._lease.until:
             self._lease.ends()

@@ -2,6 +2,7 @@
 
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import inf, isfinite
 
 from millgate.core.governor.allowances import Allowances
@@ -243,11 +244,14 @@ class Attempts:
         self.waiting.begins(request.tenant, request.as_old_as)
 
     def line_up(self, attempt: Attempt, now: float) -> None:
-        """Put an attempt that counts as queued into the queue of its route."""
+        """Put an attempt that counts as queued into the queue of its route, and look at it when the batch goes that it waits for."""
         request = attempt.request
         request.lane.opens(request.queue)
         request.queue.add(request, attempt.give_up_at, now)
         request.route.pool.waits(request.unread_tokens, request.kv_tokens, request.service_s)
+        if (opens_at := request.queue.opens_at()) is not None:
+            attempt.waits_for_batch(max(now, opens_at))
+            self.wake_at(attempt.window_until, request.attempt)
 
     def dequeue(self, attempt: Attempt, now: float, *, admitted: bool = False) -> None:
         """Take an attempt out of its queue."""
@@ -353,8 +357,16 @@ class Knowledge:
             self.attempts.line_up(attempt, now)
 
     def _share_out(self, before: Sequence[Pool]) -> None:
-        """Divide each pool's streams among the lanes, as far as there are several; what they run goes on."""
-        lanes = [each.settings for each in self.lanes.values()]
+        """Divide each pool's streams among the lanes, as far as there are several; what they run goes on.
+
+        A lane that is no longer configured, and may still run something, keeps no streams from the others.
+        """
+        gone = [
+            replace(lane.settings, headroom=0)
+            for name, lane in self.lanes.items()
+            if name not in self.open_lanes
+        ]
+        lanes = [lane.settings for lane in self.open_lanes.values()] + gone
         if len(lanes) == 1:
             return
         known = before[0].shares if len(before) == len(self.engines.routes.pools) == 1 else None

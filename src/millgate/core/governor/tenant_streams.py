@@ -93,13 +93,15 @@ class TenantStreams:
         self._shares: Mapping[str, int] | None = None
         self._elsewhere: Mapping[str, int] = {}
         self._held: dict[int, Held] = {}
-        self.reconfigure(tenants)
+        self.reconfigure(tenants, {})
 
-    def reconfigure(self, tenants: Sequence[TenantSettings]) -> None:
-        """Take new caps; what runs goes on."""
+    def reconfigure(self, tenants: Sequence[TenantSettings], inside: Mapping[str, int]) -> None:
+        """Take new caps; what runs goes on, and so much of each tenant is `inside`, whether it had a cap or not."""
         caps = {each.name: each.max_inflight for each in tenants if each.max_inflight is not None}
         running = {name: own for name, own in self._known.items() if name in caps or own.inside}
         self._known = {name: OwnStreams() for name in caps} | running
+        for name, own in self._known.items():
+            own.inside = inside.get(name, 0)
         self._divide(caps)
 
     def leased(self, shares: Mapping[str, int], elsewhere: Mapping[str, int]) -> None:
@@ -120,7 +122,7 @@ class TenantStreams:
         return None if own is None or own.cap is None else own
 
     def ends(self, tenant: str, attempt: int, streams: int) -> None:
-        """Count a request as over; one that began before its tenant had a cap was never counted."""
+        """Count a request as over; one whose tenant has no cap may not be counted."""
         self._lets_go(attempt)
         if (own := self._known.get(tenant)) is not None:
             own.ends(streams)

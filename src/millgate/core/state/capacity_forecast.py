@@ -84,11 +84,6 @@ class CapacityForecast:
             self._stale = True
             self._tick = None
 
-    def ends_changed(self) -> None:
-        """Take note that something was learned of when the permits that are out come free."""
-        self._stale = True
-        self._tick = None
-
     def rate_changed(self) -> None:
         """Take note that what counts as full has changed."""
         self._per_s = None
@@ -101,7 +96,7 @@ class CapacityForecast:
             self._tick = None
 
     def unsettle(self) -> None:
-        """Forget every derived number: engines or limits have changed."""
+        """Forget every derived number: engines or limits have changed, or something was learned of when permits come free."""
         self._per_s = None
         self._tick = None
         self._prompt_metered = [each for each in self._up() if each.gate.prefill_limit is not None]
@@ -114,8 +109,8 @@ class CapacityForecast:
         """
         if prompts and self._prompt_metered and (reading_s := self._reading_s(place)) is not None:
             return reading_s
-        ends = self._sorted_ends()
-        per_s = self.per_s()
+        ends, per_s = self._sorted_ends(), self.per_s()
+        place += self._beyond_limits()
         if not ends:
             return place / per_s
         if streams > 1 or self._listed < len(ends):
@@ -156,7 +151,8 @@ class CapacityForecast:
             self._usual_size = usual_kv_tokens(up[0]) / held_tokens if held_tokens else 1.0
             each_s = share * self._usual_size / WORK_PARTS
             at = tick / TICKS_PER_S
-            opens = [at] * free + self._opens_at(ends, cycle_s, at) + _evenly(self._elsewhere, cycle_s, at)
+            running = self._opens_at(ends, cycle_s, at)[self._beyond_limits() :] or ends[-1:]
+            opens = [at] * free + running + _evenly(self._elsewhere, cycle_s, at)
             opens.sort()
             whole, opens_at = 0, opens[0]
             for parts in first.tolist():  # an array is asked for its items one by one
@@ -172,6 +168,10 @@ class CapacityForecast:
         if self._held_tokens:
             rest += max(0.0, kv_tokens / self._held_tokens - 1.0)
         return max(0.0, _later(self._opens, rest, cycle_s) - now)
+
+    def _beyond_limits(self) -> int:
+        """Return how many of the running permits open no place when they end: their engine's limit has fallen below what runs."""
+        return sum([max(0, engine.gate.streams - engine.limit) for engine in self._up()], 0)
 
     def _opens_at(self, ends: list[float], cycle_s: float, now: float) -> list[float]:
         """Return when the running permits come free, ascending; those that are late evenly over as long again."""

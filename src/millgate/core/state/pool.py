@@ -345,13 +345,9 @@ class Routes:
         whole = [engine for engine in engines if not engine.only_reads] if readers else engines
         serving = _serving(whole)
         groups = _overlapping(serving.values())
-        known = [] if before is None else [pool.appointments for pool in before.pools]
-        most_each = max_appointments // len(groups)
-        if len(known) != len(groups):
-            # The first keep their memory; a request that returns to another pool is a new one there.
-            known = [*known[:1], *(Appointments(most_each) for _ in groups)][: len(groups)]
+        known = _remembered(groups, [] if before is None else before.pools)
         for appointments in known:
-            appointments.keep_at_most(most_each)
+            appointments.keep_at_most(max_appointments // len(groups))
         self.pools: list[Pool] = [
             Pool(group, appointments, instruments, now)
             for group, appointments in zip(groups, known, strict=True)
@@ -399,6 +395,21 @@ class Routes:
             route.turned()
         for pool in self.pools:
             pool.capacity_forecast.unsettle()
+
+
+def _remembered(groups: list[list[Engine]], pools: list[Pool]) -> list[Appointments]:
+    """Return what is remembered before each of these groups: by the pool that had one of its engines, else by one whose engines are gone.
+
+    A request that returns to another group is a new one there.
+    """
+    left, found = [*pools], list[Pool | None]()
+    for group in groups:
+        same = [pool for pool in left if any(engine in pool.engines for engine in group)]
+        left = [pool for pool in left if pool not in same[:1]]
+        found.append(same[0] if same else None)
+    spare = iter(left)
+    of_groups = [pool or next(spare, None) for pool in found]
+    return [Appointments(0) if pool is None else pool.appointments for pool in of_groups]
 
 
 def _serving(engines: Sequence[Engine]) -> dict[str | None, tuple[Engine, ...]]:

@@ -77,6 +77,14 @@ def _filled(make: Callable[[], Order], crowd: list[Waiting]) -> Order:
     return order
 
 
+@pytest.mark.parametrize("make", ORDERS + WITH_HISTORY)
+@QUICK
+@given(crowd=mixed_crowds.filter(bool))
+def test_the_last_is_the_last_of_the_order(make: Callable[[], Order], crowd: list[Waiting]) -> None:
+    order = _filled(make, crowd)
+    assert order.last() is [*order][-1]
+
+
 @ON_EVERY_ORDER
 @QUICK
 @given(crowd=mixed_crowds)

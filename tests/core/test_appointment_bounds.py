@@ -104,3 +104,16 @@ def test_whose_place_has_ended_is_ranked_by_its_own_age() -> None:
     assert found_by(appointments, short).as_old_as == 2.0
     appointments.expire(13.0)
     assert found_by(appointments, short, 13.5).as_old_as == 4.0
+
+
+def test_records_without_an_appointment_take_the_place_of_none_and_a_half_of_the_room_at_most() -> None:
+    """A tenant that floods its quota with bodies of its own put all others out of the line of engines."""
+    appointments = Appointments(10)
+    for number in range(4):
+        assert appointments.leave(new_record(0.0, 10.0, tenant="quiet", body=number))
+    kept = [appointments.leave(new_record(0.0, None, tenant="flood", body=number)) for number in range(20)]
+    assert kept == [True] * 5 + [False] * 15
+    assert appointments.open == 4
+
+    assert appointments.leave(new_record(1.0, 11.0, tenant="quiet", body=9))
+    assert (appointments.open, appointments.records) == (5, 10)

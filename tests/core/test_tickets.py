@@ -310,10 +310,13 @@ class _Watched:
             self.now, due_at, tenant=tenant, body=size, known_until=known_until, open_until=open_until
         )
         room, before = self.appointments.has_room_for(tenant, self.now), self.appointments.dropped
-        assert self.appointments.leave(record) is room
-        if room:
+        left = self.appointments.leave(record)
+        assert (
+            left is room if promised else left <= room
+        )  # of the room, those without an appointment have a half
+        if left:
             self.inside[record.number] = (tenant, size, open_until if promised else 0.0, known_until)
-        if room and self.appointments.dropped > before:
+        if left and self.appointments.dropped > before:
             self._drop_the_newest_of_a_longest_line(record.number)
 
     def _drop_the_newest_of_a_longest_line(self, newcomer: int) -> None:

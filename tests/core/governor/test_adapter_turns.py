@@ -6,9 +6,18 @@ import pytest
 
 from core.world import governor
 from millgate.core.decisions import Admit, Decision, Queue, Yield
-from millgate.core.events import AdaptersSeen, Arrived, EngineSeen, Finished, FirstToken, Released, Tick
+from millgate.core.events import (
+    AdaptersSeen,
+    Arrived,
+    EngineDown,
+    EngineSeen,
+    Finished,
+    FirstToken,
+    Released,
+    Tick,
+)
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import Counted
 
 PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0)
@@ -97,6 +106,31 @@ def test_no_engine_is_asked_for_more_adapters_at_once_than_it_has_slots() -> Non
         for engine in "ab":
             most = max(most, len({model for at, model, _ in running.values() if at == engine}))
     assert most == 2
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_an_adapter_whose_slot_was_kept_on_an_engine_that_is_gone_has_its_turn_on_another(
+    is_removed: bool,
+) -> None:
+    """It was refused for as long as its requests went on coming."""
+    gate = _gate("a", "b")
+    first = _asks(gate, 1, "law", 0.0)[0]
+    assert isinstance(first, Admit)
+    gone, other = ("a", "b") if first.legs[0].engine == "a" else ("b", "a")
+    assert _started(_asks(gate, 2, "tea", 0.1)) == [2]
+    assert _started(_asks(gate, 3, "tax", 5.0)) == []
+    assert gate._knowledge.engines.placement.adapter_turns._claims["tax"].slots is not None, (
+        "of the older turn"
+    )
+    lane = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0)
+    if is_removed:
+        gate.reconfigure(Settings((lane,), (replace(ENGINE, name=other),)), 5.1)
+    else:
+        gate.handle(EngineDown(gone), 5.1)
+
+    _asks(gate, 4, "tax", 6.5)
+    assert _started(_asks(gate, 5, "tea", 6.6)) == [], "its turn is over"
+    assert _started(_ends(gate, 2, 7.0)) == [3, 4]
 
 
 def test_a_request_that_cannot_have_a_slot_in_time_is_told_when_there_is_one() -> None:

@@ -1,17 +1,22 @@
 """Observe mode, through the governor: everything runs as it came, and what a protecting gate would have refused is told."""
 
+from dataclasses import replace
 from math import inf
 
 from core.governor.asking import ask as _ask, gate_of as _gate
+from core.world import steady_prior
 from millgate.core.decisions import Admit, Yield
 from millgate.core.events import Finished, LeaseGranted, Released
 from millgate.core.settings import (
+    EngineSettings,
     LaneSettings,
     QuotaLimit,
     QuotaRule,
+    Settings,
     TenantSettings,
 )
 from millgate.core.words import QuotaKind, Reason
+from millgate.wiring.governor import build_governor
 
 
 def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> None:
@@ -22,6 +27,16 @@ def test_observe_mode_lets_everything_run_and_says_what_it_would_have_done() -> 
     assert decisions[0].would is None
     assert decisions[-1].would is Reason.TOO_LATE
     assert gate.snapshot(0.0).engines[0].running == 6
+
+
+def test_observe_mode_sends_a_prompt_to_an_engine_that_can_hold_it() -> None:
+    """The other one, which is less busy, would have refused it."""
+    small = EngineSettings("small", 4, 8_000, prior=steady_prior(2.0))
+    engines = (small, replace(small, name="large", kv_tokens=100_000))
+    gate = build_governor(Settings((LaneSettings("lane", deadline_s=60.0),), engines, observe=True), 0.0)
+    asked = [_ask(gate, number, prompt_bytes=4 * 60_000) for number in range(3)]
+
+    assert [each.legs[0].engine for each in asked] == ["large"] * 3
 
 
 def test_observe_mode_keeps_the_hard_cap_where_it_is_asked_to() -> None:

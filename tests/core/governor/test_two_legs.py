@@ -345,3 +345,21 @@ def test_an_engine_that_a_reload_takes_away_while_it_reads_is_gone_when_it_has_r
     gate.handle(Tick(), 3.0)
     assert [each.name for each in gate.snapshot(3.0).engines] == ["writes"]
     assert meters(gate, "writes", 3.0)[0] == 1
+
+
+def test_a_whole_answer_whose_hand_over_failed_gives_its_prompt_back_once_it_is_believed_to_be_read() -> None:
+    """The meter of the engine that writes was full until the answer was whole."""
+    lane = LaneSettings("interactive", ttft_slo_s=10.0)
+    writes = engine("writes", Role.DECODE, prefill_tokens=5_000)
+    gate = build_governor(Settings((lane,), (engine("reads", Role.PREFILL), writes)), 0.0)
+    admitted(gate, 1, 0.0, prompt_tokens=40)
+    gate.handle(FirstToken(1), 0.02)
+    (decision,) = gate.handle(arrival(2)._replace(stream=False), 0.1)
+    assert isinstance(decision, Admit)
+    assert len(decision.legs) == 2
+    gate.handle(HandoffFailed(2, FailureKind.BROKEN), 0.2)
+    assert gate.snapshot(0.2).engines[1].prefill_tokens == PROMPT
+
+    while (now := gate.next_wake()) is not None and now < 1.0:
+        gate.handle(Tick(), max(now, 0.2))
+    assert gate.snapshot(1.0).engines[1].prefill_tokens == 0

@@ -1,5 +1,7 @@
 """Live sessions: whose they are, how long they stay so, and what they leave of an engine's memory."""
 
+from random import Random
+
 import pytest
 
 from millgate.core.events import PrefixMarks
@@ -265,3 +267,14 @@ def test_known_sessions_are_bounded() -> None:
     assert sets.sessions == 0
     assert sets.continued(99, ()) is None, "the one that has been over longest is forgotten"
     assert sets.continued(MOST_SESSIONS + 99, ()) is not None
+
+
+def test_a_session_is_opened_at_the_very_time_that_was_foreseen_for_it_whatever_was_rounded() -> None:
+    """Else whoever waits for it would be looked at again and again at that time."""
+    dice = Random(1)
+    for _ in range(1_000):
+        sets, at = WorkingSets(), dice.uniform(0.0, 100_000.0)
+        sets.turn_over(_opened(sets, 1, 80, at), at)
+        sets.awaits(_opened(sets, 2, 80, at), at)
+        opens_at = at + STARVED_S
+        assert sets.next_room_s(opens_at) > 0.0 or sets.takes(0, KV, "a", 60_000, SLOW, opens_at)

@@ -125,8 +125,13 @@ class AdapterTurns:
                 held[claim.tenant] = held.get(claim.tenant, 0) + 1
 
     def _lapse(self, model: str, claim: _Claim, now: float) -> None:
-        """Let go of a slot that is kept and stands empty while none of those that wait for it is there; forget those that none waits for."""
+        """Let go of a slot that is kept on an engine that is down or gone, or stands empty while none of those that wait for it is there; forget those that none waits for."""
         slots = claim.slots
+        if slots is not None and all(
+            self.adapters.of(each.number) is not slots for each in claim.engines if each.up
+        ):
+            self._gives_up(model, claim)
+            slots = None
         if model in self._queued:
             return
         if slots is not None:

@@ -12,7 +12,7 @@ from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import Place, can_hold, is_in_time, kept_out_by, roomy_engine
+from millgate.core.governor.placement import Place, can_hold, is_in_time, kept_out_by, roomy_engine, waits_for
 from millgate.core.governor.promises import forecast, refusal, session_room_s, short_refusal
 from millgate.core.governor.turns import ahead_of, lets_pass, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
@@ -148,8 +148,9 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
         return plan
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
-    engine = min(request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
     placement = knowledge.engines.placement
+    able = [each for each in request.route.up if each.number in waits_for(placement, request)]
+    engine = min(able or request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
     own = placement.candidate(engine, request, {}, placement.prices.session_of(request), now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
     place = engine, ttft_s, 0.0, (own,) if request.marks else (), _reader_for(engine, request.route)

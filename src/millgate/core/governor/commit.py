@@ -1,6 +1,5 @@
 """Commit: write a plan down, admit from the queue, and refuse out of it. Whether, `assess` says; this says what has happened."""
 
-from collections import deque
 from math import inf, nextafter
 from typing import Final
 
@@ -113,10 +112,7 @@ def _displace(knowledge: Knowledge, request: Request, now: float) -> tuple[Decis
         return ()
     lane = less_important(knowledge.lanes, own.settings.band)
     assert lane is not None
-    longest = max(
-        (each for each in lane.queues.values() if len(each.order)), key=lambda each: len(each.order)
-    )
-    last = deque(longest.order, maxlen=1)[0]
+    last = max(lane.queues.values(), key=lambda each: len(each.order)).order.last()
     return refuse_queued(knowledge, knowledge.attempts.by_number[last.attempt], Reason.DISPLACED, now)
 
 
@@ -125,7 +121,7 @@ def _last_without_promise(attempts: dict[int, Attempt], request: Request) -> Att
     order = request.queue.order
     if order.ahead_of(request) >= len(order):
         return None
-    last = attempts[deque(order, maxlen=1)[0].attempt]
+    last = attempts[order.last().attempt]
     return None if last.request.age.is_promised else last
 
 

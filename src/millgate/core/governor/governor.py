@@ -289,6 +289,8 @@ def _first_leg_heard(knowledge: Knowledge, event: events.FirstLegNews, now: floa
     attempt = knowledge.attempts.by_number.get(event.attempt)
     if attempt is not None and attempt.state in _MAY_HAND_OVER:
         legs.heard(knowledge.engines, attempt, event, now)
+        if not attempt.is_apart and attempt.permit is not None:  # it is read there from now on
+            knowledge.attempts.wake_at(attempt.permit.due_at, attempt.request.attempt)
     return tuple(dispatch(knowledge, now)) if knowledge.attempts.queued_count else ()
 
 

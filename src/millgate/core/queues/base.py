@@ -49,6 +49,10 @@ class Order(Protocol):
     def head(self) -> Queued | None:
         """Return the next attempt, without taking it out."""
 
+    def last(self) -> Queued:
+        """Return the attempt that would be admitted last, as far as is foreseen, without taking it out; some must wait."""
+        raise NotImplementedError
+
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.
 

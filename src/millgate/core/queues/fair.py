@@ -43,6 +43,12 @@ class _Line:
         self.waiting_charge = 0.0
         self.rank: _Rank | None = None
 
+    def last_rank(self) -> _Rank:
+        """Return the rank that it will have when the last of its work is next."""
+        last = self.order.last()
+        counter = self.counter + self.waiting_charge - charge(last)
+        return counter, last.first_seen, last.arrival_number, self.tenant
+
 
 class FairOrder(Order):
     """The least served tenant's head goes first, the older head among equals; `inner` makes each tenant's order.
@@ -111,6 +117,10 @@ class FairOrder(Order):
     def head(self) -> Queued | None:
         """Return the next attempt, without taking it out."""
         return self._lines[self._ranks[0][3]].order.head() if self._ranks else None
+
+    def last(self) -> Queued:
+        """Return the last of the line whose counter will have come furthest when its last one starts."""
+        return max([self._lines[rank[3]] for rank in self._ranks], key=_Line.last_rank).order.last()
 
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.

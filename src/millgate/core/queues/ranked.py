@@ -44,6 +44,10 @@ class RankedQueue(Order):
         """Return the next attempt, without taking it out."""
         return self._waiting[self._keys[0]] if self._keys else None
 
+    def last(self) -> Queued:
+        """Return the attempt of the highest rank, without taking it out."""
+        return self._waiting[self._keys[-1]]
+
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in."""
         key = self._key(queued)

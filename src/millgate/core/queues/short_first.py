@@ -17,6 +17,7 @@ entry; its overtakes are the sum from it to the newest, the oldest's the sum of 
 just older than the admitted one. An entry that leaves hands its number on to the entry just older: exact, in constant time.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from math import inf, log2
 from typing import Final
@@ -113,6 +114,10 @@ class BoundedShortFirstOrder(ShortFirstOrder):
         if self.overtakes >= self._max_overtakes and self._oldest is not None:
             return self._oldest.queued
         return super().head()
+
+    def last(self) -> Queued:
+        """Return the last of all, which is due itself where every other one is."""
+        return deque(self, maxlen=1)[0]
 
     def ahead_of(self, queued: Queued) -> int:
         """Return how many would be admitted before this one, whether or not it is in.

@@ -246,7 +246,7 @@ class WorkingSets:
         most = LIVE_SHARE * kv_tokens
         if live.rereading(tokens, most, per_token_s) <= REREADING_SHARE or self._found.mean < _MOST_OF_IT:
             return True
-        return now - self._opened_at >= STARVED_S or live.leaves_part(tenant, tokens, most)
+        return now >= self._opened_at + STARVED_S or live.leaves_part(tenant, tokens, most)
 
     def takes_after_turns(self, number: int, kv_tokens: int, tokens: int, per_token_s: float) -> bool:
         """Return whether this engine would open a session of so many once all turns that run there are over."""

@@ -300,8 +300,10 @@ class Appointments:
         )
 
     def leave(self, record: ReturnRecord) -> bool:
-        """Keep the record of a request that may come back; False when the bound leaves no room for it."""
-        if self.records >= self._max_records and not self._make_room(record.tenant):
+        """Keep the record of a request that may come back; False without room. Those without an appointment, as of a quota, have a half of it, and take the place of none."""
+        is_promised, most = record.due_at is not None, self._max_records
+        most = most if is_promised else min(most, self.open + (most + 1) // 2)
+        if self.records >= most and not (is_promised and self._make_room(record.tenant)):
             self.dropped += 1
             return False
         line = self._lines.get(record.tenant)

@@ -65,6 +65,13 @@ def test_a_first_attempt_says_nothing_of_itself() -> None:
     assert "first attempt" not in sentence(refused, 10.0) + sentence(admitted, 10.0)
 
 
+def test_a_request_that_was_held_in_vain_for_a_stream_of_its_tenant_says_how_many_there_are() -> None:
+    """It said that it had waited for as many seconds."""
+    refused = Yield(1, Reason.TENANT_LIMIT, 3.0, retry=True, value=4, bound=4, first_seen=8.0)
+
+    assert "4 of its tenant's 4 streams are in" in sentence(refused, 10.0, was_queued=True)
+
+
 def test_a_client_that_leaves_a_whole_answer_has_seen_none_of_it_whatever_was_written() -> None:
     """No first token of a whole answer is seen: 1,925 tokens were written while the prompt was read, as it seemed."""
     gone = Ended(1, Outcome.CLIENT_GONE, "i", "v", 0.0, 120.1, None, 104, 1925, Stage.PREFILL)

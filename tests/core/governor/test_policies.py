@@ -214,6 +214,16 @@ def test_a_window_forms_a_batch_and_lets_it_go_together() -> None:
     assert [each.window_s for each in admitted if isinstance(each, Admit)] == pytest.approx([0.5, 0.3])
 
 
+def test_a_newcomer_of_another_lane_does_not_wait_for_a_batch_that_forms() -> None:
+    """It was queued before an idle engine for as long as the window was shut."""
+    batches = LaneSettings("batches", deadline_s=60.0, window_s=0.5)
+    gate = _gate(batches, LaneSettings("lane", deadline_s=60.0), streams=4)
+    assert isinstance(_ask(gate, 1, lane="batches"), Queue)
+
+    assert isinstance(_ask(gate, 2, 0.1, lane="lane"), Admit)
+    assert isinstance(_ask(gate, 3, 0.1, lane="batches"), Queue)
+
+
 def test_only_the_wait_for_company_counts_as_the_windows() -> None:
     gate = _gate(LaneSettings("lane", deadline_s=60.0, window_s=0.5), streams=2)
     _ask(gate, 1)

@@ -8,6 +8,7 @@ from millgate.core.events import ClientGone, EngineProgress, Finished, FirstToke
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, ServicePrior, Settings
 from millgate.core.words import Reason
+from millgate.wiring.governor import build_governor
 
 _CHAT = LaneSettings("chat", ttft_slo_s=1.0, deadline_s=1.0, tpot_slo_s=0.05, share=3.0)
 _LONG = LaneSettings("long", ttft_slo_s=60.0, deadline_s=60.0)
@@ -252,3 +253,19 @@ def test_new_settings_pace_what_waits_from_then_on() -> None:
         isinstance(each, Admit)
         for each in gate.reconfigure(Settings((LaneSettings("chat"), _LONG), (engine,)), 1.1)
     )
+
+
+def test_a_prompt_waits_no_longer_than_the_pace_of_the_engine_that_is_free_while_another_is_full() -> None:
+    """It was looked at when the full one might have been given it, and then only when that one was done."""
+    lane = LaneSettings("long", ttft_slo_s=60.0, deadline_s=60.0, prefill_per_s=4_000.0)
+    engines = tuple(EngineSettings(name, 1, prior=_PRIOR) for name in ("a", "b"))
+    gate = build_governor(Settings((lane,), engines), 0.0)
+    assert isinstance(_long(gate, 1, 0.0), Admit)
+    assert isinstance(_long(gate, 2, 0.1), Admit)
+    gate.handle(Finished(2, 4_000, 10, released=True), 0.6)
+    assert isinstance(_long(gate, 3, 0.7), Queue)
+
+    admitted: list[float] = []
+    while not admitted and (wake := gate.next_wake()) is not None and wake < 10.0:
+        admitted += [wake for each in gate.handle(Tick(), max(wake, 0.7)) if isinstance(each, Admit)]
+    assert admitted == [pytest.approx(1.1)]

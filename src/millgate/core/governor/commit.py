@@ -132,18 +132,19 @@ def queue(attempts: Attempts, attempt: Attempt, queued_until: float | None, now:
     request = attempt.request
     attempts.wake_at(attempt.give_up_at, request.attempt)
     attempts.wake_for_pace(request.queue)
-    _wake_for_account(attempts, request, now)
+    _wake_for_opening(attempts, request, now)
 
 
-def _wake_for_account(attempts: Attempts, queued: Request, now: float) -> None:
-    """Look again when an account has room for this request: no permit has to end for that."""
-    waits = [
-        wait_s
-        for engine in queued.route.up
-        if engine.provider is not None and 0.0 < (wait_s := engine.provider.wait_s(queued.sizes(), now)) < inf
-    ]
+def _wake_for_opening(attempts: Attempts, queued: Request, now: float) -> None:
+    """Look again when an account has room for this request, or an engine may be given its prompt: no permit has to end for that."""
+    waits = [each for engine in queued.route.up if 0.0 < (each := _opens_in_s(engine, queued, now)) < inf]
     if waits:
         attempts.wake_at(now + min(waits), queued.attempt)
+
+
+def _opens_in_s(engine: Engine, queued: Request, now: float) -> float:
+    account_s = 0.0 if engine.provider is None else engine.provider.wait_s(queued.sizes(), now)
+    return max(account_s, engine.prompts.opens_at(queued.lane.settings.name) - now)
 
 
 def _start(
@@ -264,7 +265,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             continue
         if roomy is None:
             _mark_blocked(engines.routes, request.route.up, now)
-            _wake_for_account(attempts, request, now)
+            _wake_for_opening(attempts, request, now)
             kept |= waits_for(engines.placement, request)
             if all(each.number in kept for each in request.route.up) or not lets_pass(request):
                 blocked.append(request.route)

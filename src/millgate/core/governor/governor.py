@@ -172,10 +172,11 @@ class Governor(Core):
             return ()
         engine = attempt.engine
         opens = engine is not None and (engine.gate.prefill_limit is not None or engine.silence.lasts_s > 0.0)
+        opens = opens or attempt.reading is not None
         endings.first_token(self._knowledge.engines, attempt, now - event.ago_s)
         if not opens or not self._knowledge.attempts.queued_count:
             return ()
-        # A prefill share has come back, or a silent engine has spoken: a queued request may have waited for that.
+        # A prefill share has come back, or what another engine kept, or a silent one has spoken: a queued request may have waited for that.
         return tuple(dispatch(self._knowledge, now))
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:

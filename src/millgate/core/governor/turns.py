@@ -59,7 +59,7 @@ def may_go(request: Request, ahead: int, now: float) -> bool:
         return ahead == 0
     if len(request.queue.order) and request.queue.order.ahead_of(request):
         return False
-    waiting = [queue for queue in pool.queues if len(queue.order) and queue.paced_until() <= now]
+    waiting = [queue for queue in pool.queues if _is_ready(queue, [], now, {})]
     lanes = {queue.settings.name: None for queue in _within_part([*waiting, request.queue], now)}
     return _chosen(pool, shares, list(lanes)) == request.lane.settings.name
 

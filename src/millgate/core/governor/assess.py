@@ -1,8 +1,7 @@
 """Assess: what would be decided about an arrival now, and from which numbers. Reads only.
 
-The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it, permit
-or queue or yield. The door, the dequeue (`commit.dispatch`) and the second try (`failover`) ask the same rules:
-`unfit`, `placement.is_in_time` and `over_bounds` stand once.
+The steps are those of design section 4, in its order: size it, lane it, is it a retry, date it, will it make it, permit or queue or yield.
+The door, `commit.dispatch` and the second try (`failover`) ask the same rules: `unfit`, `placement.is_in_time`, `over_bounds`.
 """
 
 from typing import Final
@@ -139,8 +138,7 @@ def _as_it_is(
 def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: float) -> Plan:
     """Let it run all the same, and say what a protecting gate would have refused it for; None where it would hold it.
 
-    It runs as it came, also where a protecting gate would have `reshaped` it. Only what could not run at all is refused:
-    without an engine, and in a drain.
+    It runs as it came, also where a protecting gate would have `reshaped` it. What cannot run is refused: without an engine, in a drain.
     """
     request, decision = plan.request, plan.decision
     would = decision.reason if isinstance(decision, Yield) and reshaped is None else None
@@ -149,8 +147,9 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
     placement = knowledge.engines.placement
-    able = [each for each in request.route.up if each.number in waits_for(placement, request)]
-    engine = min(able or request.route.up, key=lambda each: each.gate.streams / max(1, each.limit))
+    up, able = request.route.up, waits_for(placement, request)
+    up = tuple([each for each in up if each.number in able]) or up
+    engine = min(up, key=lambda each: each.gate.streams / max(1, each.limit))
     own = placement.candidate(engine, request, {}, placement.prices.session_of(request), now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
     place = engine, ttft_s, 0.0, (own,) if request.marks else (), _reader_for(engine, request.route)

@@ -103,6 +103,7 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
         ),
         ("lanes: [{name: a, ttft_slo: 0s}]", "lanes[0].ttft_slo: must be more than 0s"),
         ("lanes: [{name: a, max_queue: off}]", "lanes[0].max_queue: False is not a whole number"),
+        ("admin: {hosts: ['gate:8081']}", "1:17: admin.hosts[0]: must match"),
         ("limits: {body: 2GiB}", "limits.body: must be at most 1GiB"),
         (
             "listen: {host: 0.0.0.0}",

@@ -105,10 +105,10 @@ class AdminConfig(Section):
         description="Name of the environment variable that holds the bearer token. Where it is set, every path "
         "but `/healthz` and `/readyz` asks for it. The token itself never stands in a file.",
     )
-    hosts: tuple[str, ...] = Field(
+    hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(
         default=(),
         max_length=32,
-        description="More names that the `Host` header may carry, beside the listening address and localhost (a defence against DNS rebinding).",
+        description="More names, without a port, that the `Host` header may carry, beside the listening address and localhost (a defence against DNS rebinding).",
     )
 
 

@@ -148,9 +148,23 @@ def test_a_length_that_is_announced_takes_no_room_until_its_bytes_come() -> None
                 client.send(post(b"x" * 700)[:-699])
             await until(lambda: budget.held_bytes == 8)
             assert (await stand.ask(post(b"x" * 700))).status == 200
-            assert (await stand.ask(post(b"x" * 800))).status == 503
+            assert (await stand.ask(post(b"x" * 748))).status == 503
             idle[0].send(b"x" * 699)
             assert (await idle[0].answer()).status == 200
+
+    run(body())
+
+
+def test_a_body_for_which_there_is_never_room_is_not_told_to_try_again() -> None:
+    """Of a small budget one peer may hold three quarters: a larger body was told to try again soon, for ever."""
+
+    async def body() -> None:
+        async with serving(budget=ByteBudget(1000)) as stand:
+            for request in (post(b"x" * 751), chunked(b"x" * 751)):
+                got = await stand.ask(request)
+                assert got.status == 413
+                assert b"limited to 750 bytes" in got.body
+            assert (await stand.ask(post(b"x" * 750))).status == 200
 
     run(body())
 

@@ -131,9 +131,9 @@ _TAIL_BYTES: Final = 64
 """What is kept of the wire from one read to the next: the head of a chunk may come in two."""
 
 
-def body_too_large(limits: ServerLimits) -> UnacceptableError:
-    """Say that a body is over the cap."""
-    message = f"the request body is limited to {limits.body_bytes} bytes"
+def body_too_large(most_bytes: int) -> UnacceptableError:
+    """Say that a body has more bytes than may ever be taken."""
+    message = f"the request body is limited to {most_bytes} bytes"
     return UnacceptableError(413, "body_too_large", message)
 
 
@@ -185,7 +185,7 @@ class ChunkHeads:
         if size >= _ABSURD_BYTES:
             raise UnacceptableError(400, "invalid_request", "malformed HTTP: no chunk is so long")
         if size > self._limits.body_bytes:
-            raise body_too_large(self._limits)
+            raise body_too_large(self._limits.body_bytes)
 
     def check_overhead(self, body_bytes: int) -> None:
         """Raise UnacceptableError if so many body bytes cannot have needed what has come on the wire."""

@@ -233,9 +233,9 @@ class Intake:
     def _open_body(self, length: int | None, *, chunked: bool) -> None:
         if length is not None:
             if length > self._limits.body_bytes:
-                raise body_too_large(self._limits)
+                raise body_too_large(self._limits.body_bytes)
             if not self.share.fits(length):  # announced and not booked: a promise of bytes takes no room
-                raise _over_budget()
+                raise self._no_room(length)
             self._size_left = length
         self._chunked = chunked
         if not self._repeated:
@@ -274,7 +274,7 @@ class Intake:
         body, ended = _take(parts)
         self._gathered.write(body)
         if self._gathered.tell() > self._limits.body_bytes:
-            raise body_too_large(self._limits)
+            raise body_too_large(self._limits.body_bytes)
         self._reserve(len(body))
         self._chunks.check_overhead(self._gathered.tell())
         if ended:
@@ -296,8 +296,13 @@ class Intake:
 
     def _reserve(self, size_bytes: int) -> None:
         if not self.share.reserve(size_bytes):
-            raise _over_budget()
+            raise self._no_room(self.reserved_bytes + size_bytes)
         self.reserved_bytes += size_bytes
+
+    def _no_room(self, size_bytes: int) -> UnacceptableError:
+        """Return the complaint about a body of this size, for which there is no room now, or never."""
+        most_bytes = self.share.most_bytes
+        return body_too_large(most_bytes) if size_bytes > most_bytes else _over_budget()
 
 
 def _by_name(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

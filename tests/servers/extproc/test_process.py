@@ -224,6 +224,21 @@ def test_bodies_are_bounded_announced_or_not() -> None:
     run(scene())
 
 
+def test_a_body_for_which_there_is_never_room_is_told_how_long_one_may_be() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            stand.gateway.server.budget.limit_bytes = 1000
+            for announced in (True, False):
+                talk = stand.open()
+                await talk.head(fields=(*JSON, ("content-length", "800")) if announced else JSON)
+                if not announced:
+                    await talk.body(b"a" * 800, ends=False)
+                answer = (await talk.told()).immediate_response
+                assert (answer.status.code, b"750 bytes" in answer.body) == (413, True)
+
+    run(scene())
+
+
 def test_more_streams_than_may_be_are_turned_away_and_health_still_answers() -> None:
     async def scene() -> None:
         async with standing(door=ExtprocSettings(streams=2)) as stand:

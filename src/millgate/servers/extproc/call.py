@@ -342,11 +342,10 @@ class ProcessCall:
     def _refusal(self, head: RequestHead) -> RefusedRequest | None:
         """Refuse by the head alone."""
         refused = self._desk.application.on_head(head)
-        if refused is None and (head.content_length or 0) > self._desk.body_bytes:
-            return self._too_long()
         if refused is None:
             self._share = self._desk.share_of(head)
-        return refused
+        is_too_long = refused is None and (head.content_length or 0) > self._most_bytes
+        return self._too_long() if is_too_long else refused
 
     def _take_body(self, body: HttpBody) -> None:
         if self._exchange is None:
@@ -360,7 +359,7 @@ class ProcessCall:
         self._unanswered += 1
         self._parts.append(part)
         self._size += len(part)
-        if self._size > self._desk.body_bytes:
+        if self._size > self._most_bytes:
             self._refuse(self._too_long())
         elif self._share is not None and not self._share.reserve(len(part)):
             self._refuse(
@@ -419,8 +418,14 @@ class ProcessCall:
         head = None if self._exchange is None else self._exchange.head
         return self._desk.application.bad_request(status, code, message, head)
 
+    @property
+    def _most_bytes(self) -> int:
+        """The longest body that may come: of a longer one no repeat is of use."""
+        most_bytes = self._desk.body_bytes
+        return most_bytes if self._share is None else min(most_bytes, self._share.most_bytes)
+
     def _too_long(self) -> RefusedRequest:
-        return self.complain(413, "request_too_large", _TOO_LONG.format(self._desk.body_bytes))
+        return self.complain(413, "request_too_large", _TOO_LONG.format(self._most_bytes))
 
     def _refuse(self, refused: RefusedRequest) -> None:
         self.answer(messages.refusal(refused.status, refused.headers, refused.body))

@@ -1,16 +1,17 @@
 """New settings while work runs and waits: what they ask for holds from then on, and what has come before loses nothing by them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from core.governor.asking import ask
 from core.world import steady_prior
 from millgate.core.decisions import Admit, Queue, Yield
-from millgate.core.events import Finished, Tick
+from millgate.core.events import ClientGone, Finished, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, Settings, TenantSettings
-from millgate.core.words import Reason
+from millgate.core.words import Reason, Role
 from millgate.wiring.governor import build_governor
 
 CHAT, BATCH = LaneSettings("chat", deadline_s=60.0), LaneSettings("batch", deadline_s=60.0, headroom=4)
@@ -108,3 +109,25 @@ def test_a_request_that_waits_for_a_batch_goes_with_the_window_that_the_reload_b
     while not went and (now := gate.next_wake()) is not None:
         went += [now for each in gate.handle(Tick(), now) if isinstance(each, Admit)]
     assert went == [pytest.approx(0.8)]
+
+
+def test_an_engine_that_only_reads_from_now_on_ends_what_it_answers_and_the_rest_is_foreseen_without_it() -> (
+    None
+):
+    """Its ends were taken off the list of the others' ends, and the page of metrics failed until all was over."""
+    first = EngineSettings("first", 4, prior=PRIOR)
+    gate = build_governor(Settings((CHAT,), (first,)), 0.0)
+    for number in range(4):
+        ask(gate, number)
+    assert gate.snapshot(0.5).lanes[0].expected_wait_s > 0.0
+    second = EngineSettings("second", 8, prior=PRIOR, role=Role.DECODE)
+    gate.reconfigure(Settings((CHAT,), (replace(first, role=Role.PREFILL), second)), 0.5)
+    asked = [ask(gate, number, 1.0, answers=2) for number in range(10, 15)]
+
+    assert [type(each) for each in asked] == [Admit] * 4 + [Queue]
+    waits_s = [gate.snapshot(2.0).lanes[0].expected_wait_s]
+    for number in range(4):
+        for event in (ClientGone(number), Released(number)):
+            gate.handle(event, 2.0)
+            waits_s.append(gate.snapshot(2.0).lanes[0].expected_wait_s)
+    assert len(set(waits_s)) == 1

@@ -172,7 +172,8 @@ class Engines:
     def note(self, permit: Permit, engine: Engine) -> None:
         """Take note that this permit has begun on this engine, has had its first token, or has ended."""
         engine.changed()
-        self.routes.pool_of(engine).capacity_forecast.note(permit, engine)
+        if not engine.only_reads:  # since a reload perhaps, with answers of its own under way
+            self.routes.pool_of(engine).capacity_forecast.note(permit, engine)
         self.placement.changed(engine)
 
     def learned_of(self, engine: Engine) -> None:

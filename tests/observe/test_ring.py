@@ -323,7 +323,7 @@ def test_whoever_sees_beside_it_what_was_decided_reads_the_numbers_alone() -> No
     )
     assert numbers(Queue(1, 7, 1.9), 10.0) == "at place 7, expected wait 1.9 s"
     assert numbers(Yield(1, Reason.QUEUE_FULL, 3.0, retry=True, value=64, bound=64), 10.0) == (
-        "the lane holds 64, where 64 may wait (attempts, tokens or bytes); "
+        "the queue holds 64, where 64 may wait (attempts, tokens or bytes); "
         "told to come back in 3.0 s, when its appointment is due"
     )
     assert numbers(gone, 10.0) == "while it waited; after 3.0 s of waiting"

@@ -280,7 +280,7 @@ _METERS: Final[Mapping[Counted | None, str]] = {
 # What value and bound count, by reason (core/decisions).
 _COUNTED: Final = {
     Reason.SATURATED: "{:,.0f} of {:,.0f} streams are out",
-    Reason.QUEUE_FULL: "the lane holds {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
+    Reason.QUEUE_FULL: "the queue holds {:,.0f}, where {:,.0f} may wait (attempts, tokens or bytes)",
     Reason.TENANT_LIMIT: "{:,.0f} of its tenant's {:,.0f} streams are in",
     Reason.RETRY_BUDGET: "{:,.0f} retries were charged within 10 s, the budget is {:,.1f}",
     Reason.TOO_LARGE: "it needs {:,.0f} tokens, no more than {:,.0f} ever fit (engine, quota or account)",

@@ -97,9 +97,7 @@ def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
         wait = f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
         return wait + _in_class(decision.classed) + _placed(decision.candidates) + _waits_for(decision, at)
     if isinstance(decision, Yield):
-        waited = (
-            was_queued and decision.reason is not Reason.TENANT_LIMIT
-        )  # which carries streams at any time
+        waited = was_queued and decision.reason is not Reason.TENANT_LIMIT  # whose numbers are streams
         said = f"{_reason(decision, was_queued=waited)}; {_hint(decision)}"
         arrived_at = at - decision.value if waited else at
         return said + _first_attempt(decision.first_seen, arrived_at) + _in_class(decision.classed)

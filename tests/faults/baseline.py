@@ -8,8 +8,9 @@ from lab.upstream import FakeUpstream
 from faults.process import GateProcess, until
 from faults.talk import chat
 
-# Connections that come and go by themselves: the watch of the engine's metrics page and the admin door's client.
-_OWN_CONNECTIONS = 2
+# What comes and goes by itself: the watch of the engine's metrics page, the admin door's client, and the line to the reader of long bodies, which
+# stays for a minute after the last.
+_OWN_CONNECTIONS = 3
 
 MOST_GROWTH = 0.05
 """Memory may end 5 % above where it began, beyond what malloc keeps for the next large body."""

@@ -12,7 +12,7 @@ from millgate.cli.main import main
 from millgate.core.events import Arrived
 
 Captured = pytest.CaptureFixture[str]
-NOBODY = ["--set", "admin.port=1"]
+NO_GATE = ["--set", "admin.port=1"]
 PROMPT = "planted prompt that nobody may see"
 
 
@@ -25,7 +25,7 @@ def request_file(tmp_path: Path) -> Path:
 
 
 def test_without_a_gate_an_empty_one_decides_and_says_so(request_file: Path, capsys: Captured) -> None:
-    code = main(["explain", str(request_file), "--json", *NOBODY])
+    code = main(["explain", str(request_file), "--json", *NO_GATE])
 
     out, err = capsys.readouterr()
     answer = json.loads(out)
@@ -39,7 +39,7 @@ def test_a_lane_that_there_is_not_is_an_error_that_names_the_lanes(
     request_file: Path, capsys: Captured
 ) -> None:
     there_are = "names none (there are interactive, long_context, throughput)"
-    assert main(["explain", str(request_file), "--lane", "interactiv", *NOBODY]) == ExitCode.USAGE
+    assert main(["explain", str(request_file), "--lane", "interactiv", *NO_GATE]) == ExitCode.USAGE
     assert f"--lane: {there_are}" in capsys.readouterr().err
     with admin_door() as door:
         code = main(["explain", str(request_file), "--lane", "interactiv", "--admin", door.url])
@@ -49,7 +49,7 @@ def test_a_lane_that_there_is_not_is_an_error_that_names_the_lanes(
 
 def test_of_several_engines_it_says_what_each_would_cost(request_file: Path, capsys: Captured) -> None:
     engines = ["engines=[{name: a, url: 'http://127.0.0.1:1'}, {name: b, url: 'http://127.0.0.1:2'}]"]
-    code = main(["explain", str(request_file), *NOBODY, "--set", *engines])
+    code = main(["explain", str(request_file), *NO_GATE, "--set", *engines])
 
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert code == ExitCode.OK
@@ -60,7 +60,7 @@ def test_of_several_engines_it_says_what_each_would_cost(request_file: Path, cap
 
 
 def test_what_can_never_fit_is_explained(request_file: Path, capsys: Captured) -> None:
-    code = main(["explain", str(request_file), *NOBODY, "--set", "engines.0.kv_tokens=10"])
+    code = main(["explain", str(request_file), *NO_GATE, "--set", "engines.0.kv_tokens=10"])
 
     out, _err = capsys.readouterr()
     lines = dict(line.split(maxsplit=1) for line in out.splitlines())
@@ -71,7 +71,7 @@ def test_an_endpoint_is_known_by_what_the_body_holds(tmp_path: Path, capsys: Cap
     file = tmp_path / "completion.json"
     file.write_text('{"model": "m", "prompt": "hi"}', encoding="utf-8")
 
-    assert main(["explain", str(file), "--json", *NOBODY]) == ExitCode.OK
+    assert main(["explain", str(file), "--json", *NO_GATE]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["decision"]["kind"] == "admit"
 
 
@@ -80,7 +80,7 @@ def test_a_response_is_no_embedding_though_both_have_an_input(tmp_path: Path, ca
     file = tmp_path / "response.json"
     file.write_text('{"model": "m", "input": "hi", "max_output_tokens": 32}', encoding="utf-8")
 
-    assert main(["explain", str(file), "--json", *NOBODY]) == ExitCode.OK
+    assert main(["explain", str(file), "--json", *NO_GATE]) == ExitCode.OK
     told = json.loads(capsys.readouterr().out)
     assert (told["lane"], told["output_tokens"]) == ("interactive", 32)
 
@@ -102,7 +102,7 @@ def test_an_image_is_no_prompt_of_its_own_bytes(tmp_path: Path, capsys: Captured
         json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}), encoding="utf-8"
     )
 
-    assert main(["explain", str(file), "--json", *NOBODY]) == ExitCode.OK
+    assert main(["explain", str(file), "--json", *NO_GATE]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["prompt_tokens"] < 10_000
 
 
@@ -123,7 +123,7 @@ def test_a_wrong_question_is_one_line_and_exit_code_2(
     file = tmp_path / "request.json"
     file.write_text(content, encoding="utf-8")
 
-    code = main(["explain", str(file), *arguments, *NOBODY])
+    code = main(["explain", str(file), *arguments, *NO_GATE])
 
     out, err = capsys.readouterr()
     assert (code, out) == (ExitCode.USAGE, "")

@@ -48,6 +48,8 @@ from millgate.wiring.chosen import (
 _DEFAULT_LANE = "interactive"
 LINE_LANE = "line"
 """Where jobs of the line door go; a lane of this name in the configuration takes its place."""
+_OVERFLOW_AFTER = 0.2
+"""Of a deadline: of people beside batch work that fills the other engines nine in ten are let in there by then (tests/core/governor/test_placement.py)."""
 
 
 class Built(NamedTuple):
@@ -235,7 +237,7 @@ def _prior(engine: EngineConfig, index: int, places: Mapping[SettingPath, ValueO
 def _lane(lane: LaneConfig, first: LaneConfig) -> LaneSettings:
     ttft = lane.ttft_objective(first)
     deadline_s = ttft.time_s if lane.deadline is None else lane.deadline
-    after = deadline_s / 5.0 if lane.overflow_after is None else lane.overflow_after
+    after = _OVERFLOW_AFTER * deadline_s if lane.overflow_after is None else lane.overflow_after
     from_first = lane.deadline_from or ("first_attempt" if lane.name == _DEFAULT_LANE else "attempt")
     return LaneSettings(
         name=lane.name,

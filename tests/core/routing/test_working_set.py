@@ -270,7 +270,7 @@ def test_known_sessions_are_bounded() -> None:
 
 
 def test_a_session_is_opened_at_the_very_time_that_was_foreseen_for_it_whatever_was_rounded() -> None:
-    """Else whoever waits for it would be looked at again and again at that time."""
+    """Else a request that waits for it would be looked at again and again at that time."""
     dice = Random(1)
     for _ in range(1_000):
         sets, at = WorkingSets(), dice.uniform(0.0, 100_000.0)

@@ -75,6 +75,25 @@ def test_a_string_and_parts_are_the_same_and_cache_control_is_not_seen() -> None
     assert names(said(("user", LONG)), Surface.MESSAGES) == names(said(("user", parts)), Surface.MESSAGES)
 
 
+def test_the_first_session_of_claude_code_reads_the_tools_and_the_system_prompt_for_the_next_one() -> None:
+    """Its tools are most of a prompt, and its billing line, which vLLM drops, differs from session to session."""
+    tools = [{"name": "Agent", "description": LONG, "input_schema": {"type": "object"}}]
+    one, other = (
+        said(
+            ("user", question),
+            tools=tools,
+            system=[{"type": "text", "text": line}, {"type": "text", "text": LONG}],
+        )
+        for line, question in (
+            ("x-anthropic-billing-header: cch=1;", "Is it late?"),
+            ("x-anthropic-billing-header: cch=2;", "Why?"),
+        )
+    )
+
+    blocks = len(json.dumps(tools) + LONG) // 64
+    assert alike(names(one, Surface.MESSAGES), names(other, Surface.MESSAGES)) == blocks
+
+
 def test_what_is_no_text_counts_too() -> None:
     one, other = (
         {

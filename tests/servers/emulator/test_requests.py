@@ -36,6 +36,32 @@ def test_prompt_tokens_are_a_quarter_of_the_bytes_of_all_messages_rounded_up() -
     assert read(body).prompt_tokens == 3  # 2 + 6 + 1 bytes
 
 
+def test_declared_tools_and_calls_of_them_are_prompt() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 400}}]
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [{"role": "assistant", "content": None, "tool_calls": [call]}]
+    plain = read(chat()).prompt_tokens
+
+    assert read(chat(tools=None)).prompt_tokens == read(chat(tools=[])).prompt_tokens == plain == 10
+    assert read(chat(tools=tools)).prompt_tokens == 10 + -(-len(json.dumps(tools)) // 4)
+    assert read({"messages": turns}).prompt_tokens == -(-len(json.dumps([call])) // 4)
+
+
+def test_with_tools_the_limit_of_an_agent_is_a_limit() -> None:
+    """Claude Code asks for 32,000 tokens with each turn."""
+    tools = [{"name": "Agent", "input_schema": {}}]
+    answers = [read(chat(max_tokens=900, tools=tools), seed=seed).answers[0] for seed in range(9)]
+
+    assert len({answer.output_tokens for answer in answers}) > 5
+    assert {answer.finish_reason for answer in answers} == {"tool_calls"}
+    assert read(chat(max_tokens=2, tools=tools)).answers[0].output_tokens == 2
+
+
+def test_tools_that_are_none_are_named() -> None:
+    with pytest.raises(BadRequestError, match=r"tools\[1\]\.name: Expected `str`"):
+        read(chat(tools=[{"name": "f"}, {"name": 5}]))
+
+
 @pytest.mark.parametrize(
     ("prompt", "prompts"),
     [

@@ -2,8 +2,8 @@
 
 A request is rendered as its texts in the order in which a template puts them, tools and system first; four bytes are a token.
 A block's name is a hash over the name of the block before it, its bytes, and what begins within it. That is whose turn, and everything
-of a message that is no text. Model, tools and `cache_salt` are in the first name. `cache_control` is in none: engines do
-not see it. The hash is Python's own, so that names differ between processes, as vLLM's do by default.
+of a message that is no text. Model and `cache_salt` are in the first name. `cache_control` is in none, nor is
+Claude Code's billing line: engines do not see them. The hash is Python's own, so that names differ between processes, as vLLM's do by default.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +13,21 @@ from typing import Final, NamedTuple
 import msgspec
 
 from millgate.servers.emulator.answers import TOKEN_TEXT
-from millgate.servers.emulator.requests import BYTES_PER_TOKEN, EmulatedSequence, GenerationRequest, Surface
+from millgate.servers.emulator.requests import (
+    BILLING_LINE,
+    BYTES_PER_TOKEN,
+    EmulatedSequence,
+    GenerationRequest,
+    Surface,
+)
 
 _UNSEEN: Final = frozenset({"role", "content", "text", "cache_control"})
 """Members of a message or a part that are told otherwise, or that no template shows."""
+
+_INNER: Final = ("content", "input")
+"""What a part may have beside its text: what a tool said, and what it was called with."""
+_BESIDE: Final = ("output", "tool_calls", "arguments")
+"""The same, where it stands in a message."""
 
 
 class PromptPiece(NamedTuple):
@@ -41,8 +52,9 @@ class PrefixNames:
             fields = msgspec.json.decode(body)
         except (msgspec.MsgspecError, RecursionError):
             return request.answers
-        prompts = list(_rendered(fields, request.surface))
-        seed = hash(msgspec.json.encode([request.model, fields.get("tools"), fields.get("cache_salt")]))
+        tools = [PromptPiece(b"tools", request.tools)]
+        prompts = [[*tools, *pieces] for pieces in _rendered(fields, request.surface)]
+        seed = hash(msgspec.json.encode([request.model, fields.get("cache_salt")]))
         each = len(request.answers) // len(prompts)
         return tuple(
             answer._replace(
@@ -97,11 +109,11 @@ def _piece(message: Mapping[str, object]) -> PromptPiece:
     """Put a message's texts together; text in one string is the same as text in parts."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content or ""}]
+    parts = [part for part in parts if not str(part.get("text")).startswith(BILLING_LINE)]
     text = b"".join([str(part.get("text") or "").encode("utf-8", "surrogatepass") for part in parts])
-    output = message.get("output")
-    inner = [part["content"] for part in parts if part.get("content") is not None]
-    text += b"".join([_told(each) for each in (*inner, output) if each is not None])
-    rest = [_others(message, "output"), *[_others(part, "type") for part in parts]]
+    inner = [part.get(name) for part in parts for name in _INNER]
+    text += b"".join([_told(each) for each in (*inner, *map(message.get, _BESIDE)) if each is not None])
+    rest = [_others(message, *_BESIDE), *[_others(part, "type", *_INNER) for part in parts]]
     return PromptPiece(_told([message.get("role"), [each for each in rest if each]]), text)
 
 

@@ -1,9 +1,10 @@
 """Reads OpenAI-compatible bodies as far as an engine without a model needs: how long is the prompt, the answer?
 
-Prompt tokens are the UTF-8 bytes of all message or prompt text over `BYTES_PER_TOKEN`, rounded up; a prompt
-given as token ids counts exactly. The answer's length is, in this order: `millgate_output_tokens` (the length
-that a load generator hides under a large `max_tokens`); else `max_tokens` / `max_completion_tokens`, else the
-whole context with `ignore_eos`. Else it is a draw from a lognormal law. `min_tokens` lifts it, `max_tokens` cuts it.
+Prompt tokens are the UTF-8 bytes of all message or prompt text over `BYTES_PER_TOKEN`, rounded up, declared tools and
+calls of them included; a prompt given as token ids counts exactly. The answer's length is, in this order:
+`millgate_output_tokens` (the length that a load generator hides under a large `max_tokens`); else, of a request without
+tools, `max_tokens` / `max_completion_tokens`; else the whole context with `ignore_eos`. Else it is a draw from a lognormal
+law, for agents ask for 32,000 tokens and mean a limit. `min_tokens` lifts it, `max_tokens` cuts it.
 Of tools it calls the first that fits, with the plainest arguments that its schema takes.
 """
 
@@ -98,6 +99,9 @@ ANSWER_MEDIAN_TOKENS: Final = 129
 ANSWER_SIGMA: Final = 0.93
 """The lognormal through median 129 and 90th percentile 424, the Azure 2023 conversation trace."""
 
+BILLING_LINE: Final = "x-anthropic-billing-header:"
+"""Begins a line that Claude Code puts before its system prompt, another one in every session; vLLM drops it (vllm#36829)."""
+
 MOST_ANSWERS: Final = 128
 """Most sequences of one request (prompts x `n`), the bound that OpenAI states for `n`."""
 
@@ -135,7 +139,7 @@ class GenerationRequest(NamedTuple):
     """One request, read: `prompt_tokens` counts each prompt once however many answers it gets.
 
     `answers` holds those of the first prompt, then those of the second one, as many of each. `tool` is the call that stands
-    for the text of every answer. `store` asks to keep the answer (responses).
+    for the text of every answer, `tools` what the request declares, as it stands there. `store` asks to keep the answer (responses).
     """
 
     surface: Surface
@@ -146,11 +150,13 @@ class GenerationRequest(NamedTuple):
     prompt_tokens: int
     answers: tuple[EmulatedSequence, ...]
     tool: ToolCall | None = None
+    tools: bytes = b""
     store: bool = False
     prompts: int = 1
 
 
 _ABSENT: Final = msgspec.Raw(b"")
+_NOTHING: Final = frozenset({b"", b"null", b"[]"})
 
 
 class _StreamOptions(msgspec.Struct):
@@ -161,6 +167,7 @@ class _Part(msgspec.Struct):
     type: str = ""
     text: str = ""
     content: msgspec.Raw = _ABSENT
+    input: msgspec.Raw = _ABSENT
 
 
 class _Message(msgspec.Struct):
@@ -168,6 +175,8 @@ class _Message(msgspec.Struct):
     type: str = ""
     content: str | list[_Part] | None = None
     output: msgspec.Raw = _ABSENT
+    tool_calls: msgspec.Raw = _ABSENT
+    arguments: msgspec.Raw = _ABSENT
 
 
 class _Body(msgspec.Struct):
@@ -179,7 +188,7 @@ class _Body(msgspec.Struct):
     instructions: str | None = None
     max_output_tokens: int | None = None
     store: bool | None = None
-    tools: list[Tool] | None = None
+    tools: msgspec.Raw = _ABSENT
     tool_choice: str | ToolChoice | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -193,6 +202,7 @@ class _Body(msgspec.Struct):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Body)
+_TOOLS: Final = msgspec.json.Decoder(list[Tool])
 
 
 class RequestReader:
@@ -206,12 +216,8 @@ class RequestReader:
 
     def read(self, body: bytes, surface: Surface) -> GenerationRequest:
         """Read one body; BadRequestError when a field is wrong."""
-        try:
-            fields = _DECODER.decode(body)
-        except msgspec.ValidationError as error:
-            raise _from_validation(str(error)) from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise BadRequestError("body", "must be a JSON object") from None
+        fields = _decoded(body)
+        tools = _tools(fields)
         prompts = _PROMPTS[surface](fields)
         count = _within("n", fields.n, 1, MOST_ANSWERS, default=1)
         if len(prompts) * count > MOST_ANSWERS:
@@ -219,7 +225,7 @@ class RequestReader:
                 "n", f"prompts x n must be at most {MOST_ANSWERS}, got {len(prompts) * count}"
             )
         options = fields.stream_options
-        tool = None if _has_result(fields) else choose(fields.tools, fields.tool_choice)
+        tool = None if _has_result(fields) else choose(_declared(tools), fields.tool_choice)
         return GenerationRequest(
             surface=surface,
             model=fields.model or self._model_name,
@@ -235,6 +241,7 @@ class RequestReader:
             prompt_tokens=sum(prompts),
             answers=tuple(self._answer(fields, prompt, tool) for prompt in prompts for _ in range(count)),
             tool=tool,
+            tools=tools,
             store=surface is Surface.RESPONSES and fields.store is not False,
             prompts=len(prompts),
         )
@@ -257,12 +264,34 @@ class RequestReader:
         hidden = fields.millgate_output_tokens
         if hidden is not None:
             wanted = _within("millgate_output_tokens", hidden, 1, self._max_model_len, default=1)
-        elif asked is not None or fields.ignore_eos:
+        elif fields.ignore_eos or (asked is not None and not _tools(fields)):
             return EmulatedSequence(prompt_tokens, limit, "length")
         else:
             wanted = max(1, round(ANSWER_MEDIAN_TOKENS * self._dice.lognormvariate(0.0, ANSWER_SIGMA)))
         wanted = max(wanted, least)
         return EmulatedSequence(prompt_tokens, min(wanted, limit), "stop" if wanted <= limit else "length")
+
+
+def _decoded(body: bytes) -> _Body:
+    try:
+        return _DECODER.decode(body)
+    except msgspec.ValidationError as error:
+        raise _from_validation(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise BadRequestError("body", "must be a JSON object") from None
+
+
+def _tools(fields: _Body) -> bytes:
+    """Return the array that declares tools, as it stands in the body, empty where it declares none."""
+    tools = bytes(fields.tools)
+    return b"" if tools in _NOTHING else tools
+
+
+def _declared(tools: bytes) -> list[Tool]:
+    try:
+        return _TOOLS.decode(tools) if tools else []
+    except msgspec.ValidationError as error:
+        raise _from_validation(str(error).replace("`$", "`$.tools")) from None
 
 
 def _from_validation(message: str) -> BadRequestError:
@@ -303,7 +332,8 @@ def _message_tokens(fields: _Body) -> list[int]:
     """Count the one prompt that all messages make, with the system's."""
     if not fields.messages:
         raise BadRequestError("messages", "must hold at least one message")
-    return [_text_tokens(_text_bytes(fields.system) + sum(map(_content_bytes, fields.messages)))]
+    texts = _text_bytes(fields.system) + sum(map(_content_bytes, fields.messages))
+    return [_text_tokens(len(_tools(fields)) + texts)]
 
 
 def _input_tokens(fields: _Body) -> list[int]:
@@ -311,11 +341,12 @@ def _input_tokens(fields: _Body) -> list[int]:
     if not given:
         raise BadRequestError("input", "must be text or a list of items, and not empty")
     size = _utf8_bytes(given) if isinstance(given, str) else sum(map(_content_bytes, given))
-    return [_text_tokens(size + _text_bytes(fields.instructions))]
+    return [_text_tokens(len(_tools(fields)) + _text_bytes(fields.instructions) + size)]
 
 
 def _content_bytes(message: _Message) -> int:
-    return _text_bytes(message.content) + len(bytes(message.output))
+    told = (message.output, message.tool_calls, message.arguments)
+    return _text_bytes(message.content) + sum(map(_told_bytes, told))
 
 
 def _text_bytes(content: str | list[_Part] | None) -> int:
@@ -323,7 +354,18 @@ def _text_bytes(content: str | list[_Part] | None) -> int:
         return 0
     if isinstance(content, str):
         return _utf8_bytes(content)
-    return sum(_utf8_bytes(part.text) + len(bytes(part.content)) for part in content)
+    return sum(map(_part_bytes, content))
+
+
+def _part_bytes(part: _Part) -> int:
+    if part.text.startswith(BILLING_LINE):
+        return 0
+    return _utf8_bytes(part.text) + _told_bytes(part.content) + _told_bytes(part.input)
+
+
+def _told_bytes(told: msgspec.Raw) -> int:
+    text = bytes(told)
+    return 0 if text in _NOTHING else len(text)
 
 
 def _prompt_tokens(fields: _Body) -> list[int]:

@@ -111,6 +111,10 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
         ),
         ("listen: {port: 1, port: 2}", "1:19: listen.port: is given twice, first in line 1"),
         ("listen: {1: 2}", "1:10: listen: has a key that is not a word"),
+        (
+            "listen: {cors: {origins: ['https://app.example:443']}}",
+            "listen.cors.origins[0]: 'https://app.example:443' matches no page: browsers leave :443 out, write https://app.example",
+        ),
     ],
 )
 def test_a_wrong_line_is_refused_where_it_stands(write: Write, line: str, complaint: str) -> None:

@@ -175,6 +175,16 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _as_browsers_write_it(origin: str) -> str:
+    """Return the origin; ValueError where it names its scheme's own port, which no browser writes (RFC 6454, section 6.1)."""
+    for scheme, port in (("https://", ":443"), ("http://", ":80")):
+        if origin.startswith(scheme) and origin.endswith(port):
+            raise ValueError(
+                f"{origin!r} matches no page: browsers leave {port} out, write {origin.removesuffix(port)}"
+            )
+    return origin
+
+
 def _word_of(value: object) -> object:
     """Undo YAML 1.1, which reads the words yes and no as booleans."""
     return ("yes" if value else "no") if isinstance(value, bool) else value
@@ -188,7 +198,9 @@ ProxyUrl = Annotated[str, AfterValidator(check_proxy)]
 Host = Annotated[str, Field(min_length=1), AfterValidator(_without_brackets)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,63}$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-Origin = Annotated[str, Field(pattern=r"^(\*|https?://[a-z0-9.\-\[\]:]{1,253})$")]
+Origin = Annotated[
+    str, Field(pattern=r"^(\*|https?://[a-z0-9.\-\[\]:]{1,253})$"), AfterValidator(_as_browsers_write_it)
+]
 Moment = Annotated[datetime, BeforeValidator(check_moment)]
 KeyHash = Annotated[str, BeforeValidator(check_key_hash)]
 Network = Annotated[str, AfterValidator(check_network)]

@@ -44,7 +44,8 @@ def test_a_team_that_has_used_up_its_day_hears_what_is_left_and_when_there_is_en
             large = await stand.ask(chat("word " * 50_000))
             assert large.status == 413
             assert re.search(
-                r"it needs [\d,]+ tokens, and no more than 2,400 ever fit; coming", large.error["message"]
+                r"it needs [\d,]+ tokens with its answer, and no context window or quota here holds more than 2,400; coming",
+                large.error["message"],
             )
 
     run(body())

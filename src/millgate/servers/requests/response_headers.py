@@ -49,7 +49,8 @@ def _numbers(decision: Yield) -> str:
     if decision.counted is Counted.STREAMS:
         return f"it makes {asked:,.0f} sequences (n or best_of times its prompts), and no engine here runs more than {most:,.0f} at once"
     if reason is Reason.TOO_LARGE and asked > most > 0.0:
-        return f"it needs {asked:,.0f} tokens, and no more than {most:,.0f} ever fit"
+        # Claude Code reads "context window" in a 413, and then compacts its conversation; else it tells of a file above 32 MB.
+        return f"it needs {asked:,.0f} tokens with its answer, and no context window or quota here holds more than {most:,.0f}"
     short_of = decision.short_of if reason is Reason.QUOTA else None
     if short_of is None:
         return ""

@@ -115,7 +115,7 @@ def _stands_behind(engine: EngineConfig, default_profile: str) -> EngineProfile:
     prefill = (0.0, max(0.0, base_ms - step_ms / 2), token_ms, 0.0)
     decode = (step_ms, 1e3 * prior.tpot_per_stream, 0.0, 0.0)
     kv_tokens = engine.kv_tokens or MEAN_TOKENS_PER_REQUEST * most
-    return EngineProfile(engine.name, "prior", *prefill, *decode, kv_tokens, most, _STEP_TOKENS)
+    return EngineProfile(engine.name, "prior", *prefill, *decode, kv_tokens, most, max(_STEP_TOKENS, most))
 
 
 def uniform_fleet(

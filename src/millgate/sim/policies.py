@@ -8,7 +8,17 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from millgate.core.decisions import Admit, Decision, Ended, Leg
-from millgate.core.events import Arrived, ClientGone, EngineDown, EngineUp, Event, Failed, Released
+from millgate.core.events import (
+    Arrived,
+    ClientGone,
+    EngineDown,
+    EngineUp,
+    Event,
+    Failed,
+    HandoffFailed,
+    Prefilled,
+    Released,
+)
 from millgate.core.settings import Settings
 from millgate.core.words import Outcome
 from millgate.sim.driver import DecidingCore
@@ -16,40 +26,56 @@ from millgate.wiring.governor import build_governor
 
 
 class OpenDoor:
-    """No gate: a load balancer that sends everything to the engine with the fewest requests open."""
+    """No gate: a load balancer that sends everything to the engine with the fewest requests open.
+
+    Where some engines only read prompts, the one of them with the fewest open reads each prompt, as a plain router of
+    prefill and decode does it.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._open = {engine.name: 0 for engine in settings.engines}
+        readers = [engine.name for engine in settings.engines if engine.only_reads]
+        writers = [name for name in self._open if name not in readers]
+        self._groups = [group for group in (writers, readers) if group]
         self._down: set[str] = set()
-        self._where: dict[int, str] = {}
+        self._where: dict[int, list[str]] = {}
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Admit every arrival at once; count what runs where, and hand an engine's failure on to the client."""
         del now
         if isinstance(event, Arrived):
-            up = [name for name in self._open if name not in self._down] or list(self._open)
-            name = min(up, key=self._open.__getitem__)
-            self._open[name] += 1
-            self._where[event.attempt] = name
+            where = self._where[event.attempt] = [self._least_open(group) for group in self._groups]
             size = event.prompt_bytes + (event.max_tokens or 1_000_000)
-            return (Admit(event.attempt, (Leg(name, 1, size, 0),), 0.0, 0.0, float("inf")),)
+            legs = tuple(Leg(name, 1, size, 0) for name in where)
+            return (Admit(event.attempt, legs, 0.0, 0.0, float("inf")),)
         if isinstance(event, Failed):
-            name = self._where[event.attempt]
+            name = self._where[event.attempt][0]
             return (Ended(event.attempt, Outcome.ENGINE_FAILED, "", name, 0, 0, None, 0, 0, event.kind),)
         if isinstance(event, EngineDown):
             self._down.add(event.engine)
         elif isinstance(event, EngineUp):
             self._down.discard(event.engine)
+        elif isinstance(event, Prefilled | HandoffFailed):
+            self._close(self._where[event.attempt][1:])
+            del self._where[event.attempt][1:]
         elif isinstance(event, Released | ClientGone):
             # A connection closes with its answer, its failure, or its client.
-            name = self._where.pop(event.attempt, "")
-            if name:
-                self._open[name] -= 1
+            self._close(self._where.pop(event.attempt, []))
         return ()
 
     def next_wake(self) -> float | None:
         """Return None: nothing ever falls due."""
         return None
+
+    def _least_open(self, group: list[str]) -> str:
+        """Take the engine of a group with the fewest requests open, one that is up where one is."""
+        name = min([name for name in group if name not in self._down] or group, key=self._open.__getitem__)
+        self._open[name] += 1
+        return name
+
+    def _close(self, names: list[str]) -> None:
+        for name in names:
+            self._open[name] -= 1
 
 
 class WithoutPrefixes:

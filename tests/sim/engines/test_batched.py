@@ -67,6 +67,60 @@ def test_a_crash_fails_all_that_runs_and_refuses_until_the_restart() -> None:
     assert station.totals().prompt_tokens == 1010
 
 
+def test_what_a_crash_has_lost_does_not_go_on_when_the_engine_gets_slower() -> None:
+    """A drift that went on over a crash let the dead engine answer what ran elsewhere by then."""
+    loop, heard, station = engine()
+    station.start(1, Job(0.0, 1000, 100))
+    loop.at(0.1, lambda _: station.crash(), None)
+    loop.at(0.2, station.change_model, scaled(PROFILE, 0.5).step_model())
+    loop.at(9.0, lambda _: station.restart(), None)
+    loop.run()
+
+    assert not heard.ends
+
+
+def test_an_engine_that_got_slower_is_as_slow_after_a_restart() -> None:
+    loop, heard, station = engine()
+    station.change_model(scaled(PROFILE, 0.5).step_model())
+    station.start(1, Job(0.0, 1000, 100))
+    loop.run()
+    alone_s, began_s = heard.ends[1], loop.now
+    station.crash()
+    station.restart()
+    station.start(2, Job(0.0, 1000, 100))
+    loop.run()
+
+    assert heard.ends[2] - began_s == pytest.approx(alone_s)
+
+
+def test_stalls_that_overlap_end_with_the_last_of_them() -> None:
+    """The second one was forgotten."""
+    (calm, heard_calm, one), (loop, heard, other) = engine(), engine()
+    for station in (one, other):
+        station.start(1, Job(0.0, 1000, 100))
+    loop.at(0.2, other.stall, 10.0)
+    loop.at(5.0, other.stall, 7.0)
+    calm.run()
+    loop.run()
+
+    assert heard.ends[1] == pytest.approx(heard_calm.ends[1] + 11.8)
+
+
+def test_an_engine_that_crashed_in_a_stall_stalls_again_for_the_time_of_the_second_one() -> None:
+    loop, heard, station = engine()
+    loop.at(1.0, station.stall, 20.0)
+    loop.at(2.0, lambda _: station.crash(), None)
+    loop.at(3.0, lambda _: station.restart(), None)
+    loop.at(20.0, station.stall, 5.0)
+    loop.at(20.0, lambda _: station.start(1, Job(0.0, 1000, 100)), None)
+    loop.run()
+    (calm, heard_calm, other) = engine()
+    other.start(1, Job(0.0, 1000, 100))
+    calm.run()
+
+    assert heard.ends[1] == pytest.approx(25.0 + heard_calm.ends[1])
+
+
 def test_an_abort_frees_the_engine_after_its_lag() -> None:
     loop, heard, station = engine(abort_lag_s=0.3)
     station.start(1, Job(0.0, 1000, 10_000))

@@ -67,6 +67,7 @@ def test_a_file_runs_its_policies_at_its_rates(tmp_path: Path) -> None:
     ("sim", "complaint"),
     [
         ("sim: {gate: gate.yaml, policies: [magic]}", "'magic' is not one of no gate"),
+        ("sim: {gate: gate.yaml, policies: []}", "sim.policies: .*at least 1"),
         ("sim: {gate: gate.yaml, warp: 9}", "warp"),
         ("sim: {gate: gate.yaml, rate: [9]}", "sim.rate: is not a setting; did you mean `rates`?"),
         ("gate: gate.yaml", "gate: is not a setting; known here: sim"),
@@ -113,6 +114,16 @@ def test_an_engine_without_a_profile_has_the_speed_of_its_prior(tmp_path: Path) 
     assert metrics["tpot_mean_s"] == pytest.approx(0.021, rel=0.02)
 
 
+def test_an_engine_with_a_prior_may_run_more_sequences_than_a_step_has_tokens(tmp_path: Path) -> None:
+    """A `max_inflight` above 8,192 was a traceback."""
+    path = written(tmp_path, "sim: {gate: gate.yaml, lasts: 5s, warm_up: 0s, policies: [gate]}")
+    prior = "prior: {ttft_base: 30ms, ttft_per_token: 50us, tpot_base: 20ms, tpot_per_stream: 1us}"
+    engine = f'{{name: a, url: "http://127.0.0.1:8000", max_inflight: 10000, {prior}}}'
+    (tmp_path / "gate.yaml").write_text(f"engines: [{engine}]\n")
+
+    assert metrics_of(path)["good_share"] == 1.0
+
+
 def test_an_engine_of_which_no_speed_is_known_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path, "sim: {gate: gate.yaml}")
     (tmp_path / "gate.yaml").write_text('engines: [{name: a, url: "http://127.0.0.1:8000"}]\n')
@@ -139,6 +150,16 @@ def test_engines_keep_prefixes_where_the_file_says_so(tmp_path: Path) -> None:
 
     assert metrics_of(written(tmp_path, sim % "no"))["hit_share"] == 0.0
     assert metrics_of(written(tmp_path, sim % "yes"))["hit_share"] > 0.3
+
+
+def test_engines_that_read_for_others_are_compared_with_no_gate(tmp_path: Path) -> None:
+    """An experiment without `policies` never ended: no gate sent whole requests to engines that only read."""
+    path = written(tmp_path, "sim: {gate: gate.yaml, rates: [5], lasts: 10s, warm_up: 0s}")
+    roles = GATE.replace("32}", "32, role: prefill}", 1).replace("32}", "32, role: decode}", 1)
+    (tmp_path / "gate.yaml").write_text(roles)
+
+    assert file_experiment(path).arms[0].series == "no gate"
+    assert metrics_of(path)["good_share"] == 1.0
 
 
 def test_a_request_that_names_no_model_asks_for_the_first_one(tmp_path: Path) -> None:

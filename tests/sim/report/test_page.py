@@ -26,6 +26,14 @@ def test_a_drawing_is_one_well_formed_picture_with_every_series() -> None:
     assert len(list(tree.iter("{http://www.w3.org/2000/svg}polyline"))) == 2
 
 
+def test_a_drawing_of_one_place_shows_its_values() -> None:
+    """An experiment at one rate, as one without `rates` is, was an empty frame: a line needs two places."""
+    runs = [(Arm("gate", 1.0), [(1.0, {"goodput": value})]) for value in (0.8, 0.9)]
+    text = drawing(answer(EXPERIMENTS["no_gate_vs_gate"], runs))
+
+    assert text.count("<circle") == 1
+
+
 def test_a_report_holds_question_picture_numbers_and_loads_nothing() -> None:
     text = page(answered(), "python -m lab run no_gate_vs_gate")
 

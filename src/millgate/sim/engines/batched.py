@@ -46,6 +46,7 @@ class BatchedStation:
         self._present: set[int] = set()
         self._lost_s = 0.0
         self._stalled_at: float | None = None
+        self._resumes_at = 0.0
         self._dead = False
         self._wake_at = inf
 
@@ -110,33 +111,38 @@ class BatchedStation:
     # ---- what troubles do to it
 
     def change_model(self, model: StepModel) -> None:
-        """Take as long for each step as this model says, from the next step on."""
+        """Take as long for each step as this model says, from the next step on, and after a restart too."""
+        self._model = model
         self._batch.change_model(model, self._own_time())
         self._arm()
 
     def stall(self, for_s: float) -> None:
-        """Stand still for this long."""
-        if self._stalled_at is None and not self._dead:
-            self._stalled_at = self._loop.now
+        """Stand still for this long; stalls that overlap end with the last of them."""
+        if self._dead:
+            return
+        now = self._loop.now
+        if self._stalled_at is None:
+            self._stalled_at = self._resumes_at = now
             self._wake_at = inf
-            self._loop.at(self._loop.now + for_s, self._resume, for_s, ENGINES)
+        self._resumes_at = max(self._resumes_at, now + for_s)
+        self._loop.at(now + for_s, self._resume, None, ENGINES)
 
     def crash(self) -> None:
         """Lose everything that runs or waits here and take nothing until `restart`."""
         self._before = self.totals()
         lost = sorted(self._present)
         self._present.clear()
+        self._batch = Batch(self._model, self._limits)
         self._dead = True
+        self._lost_s = 0.0
+        self._stalled_at = None
         self._wake_at = inf
         for attempt in lost:
             self._reports.failed(attempt, FailureKind.BROKEN, Sent.BYTES, None)
 
     def restart(self) -> None:
         """Come back empty."""
-        self._batch = Batch(self._model, self._limits)
         self._dead = False
-        self._lost_s = 0.0
-        self._stalled_at = None
 
     # ---- its own time
 
@@ -144,11 +150,11 @@ class BatchedStation:
         at = self._loop.now if self._stalled_at is None else self._stalled_at
         return at - self._lost_s
 
-    def _resume(self, for_s: float) -> None:
-        if self._stalled_at is None:
+    def _resume(self, _nothing: None) -> None:
+        if self._stalled_at is None or self._loop.now < self._resumes_at:
             return
+        self._lost_s += self._loop.now - self._stalled_at
         self._stalled_at = None
-        self._lost_s += for_s
         self._arm()
 
     def _abort(self, attempt: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from html import escape
 from itertools import pairwise
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 
 from millgate.sim.experiments.contract import ExperimentResult, SeriesPoint
 
@@ -100,16 +100,16 @@ def _x_axis(ticks: Sequence[float], scale: Scale) -> str:
 
 
 def _line(places: Sequence[SeriesPoint], metric: str, x_scale: Scale, y_scale: Scale, number: int) -> str:
-    """Return one series: its 95 % band, its line, and a dot a place where there are few."""
+    """Return one series: its 95 % band, its line, and a dot a place where there are few; a lone place has an upright for its band."""
     colour = _COLOURS[number % len(_COLOURS)]
     rows = [(x_scale(place.x), place.metrics[metric]) for place in places]
     upper = [f"{x:.1f},{y_scale(each.high):.1f}" for x, each in rows]
     lower = [f"{x:.1f},{y_scale(max(0.0, each.low)):.1f}" for x, each in reversed(rows)]
     points = [f"{x:.1f},{y_scale(each.mean):.1f}" for x, each in rows]
     gaps = [right[0] - left[0] for left, right in pairwise(rows)]
-    dots = ""
-    if gaps and min(gaps) > 8.0:
-        dots = "".join(
+    dots = "" if gaps else f'<path d="M{upper[0]}L{lower[0]}" stroke="{colour}"/>'
+    if min(gaps, default=inf) > 8.0:
+        dots += "".join(
             f'<circle cx="{x:.1f}" cy="{y_scale(each.mean):.1f}" r="3" fill="{colour}"/>' for x, each in rows
         )
     return (

@@ -41,6 +41,26 @@ def test_the_warm_up_is_served_and_not_counted() -> None:
     assert summary.waste == 0.0
 
 
+def test_returns_of_requests_of_the_warm_up_are_not_counted() -> None:
+    """A run told of 46 returns, all kept, of which none was of a request that it counted."""
+    books = Recorder([LANE], from_s=10.0)
+    for first_at, kept in ((5.0, True), (15.0, True), (15.0, False)):
+        books.returned(first_at, kept=kept)
+    summary = books.summary(EngineTotals(0, 0, 0))
+
+    assert (summary.returns, summary.returns_kept) == (2, 0.5)
+
+
+def test_requests_at_once_without_an_answer_have_no_rate() -> None:
+    """One request that no engine can hold was a billion a second."""
+    books = Recorder([LANE])
+    books.asked(0.0)
+    books.over(Outcome.YIELDED, 0.0)
+    summary = books.summary(EngineTotals(0, 0, 0))
+
+    assert (summary.requests, summary.asked_per_s, summary.goodput_per_s) == (1, 0.0, 0.0)
+
+
 def test_tokens_for_anything_but_a_good_answer_are_waste() -> None:
     books = Recorder([LANE])
     answer(books, 0.0, 0.5, 1.0)

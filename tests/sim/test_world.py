@@ -5,10 +5,11 @@ from typing import Literal
 
 import pytest
 
-from millgate.core.decisions import Admit, Decision, Reshaped
-from millgate.core.events import Event
+from millgate.core.decisions import Admit, Decision, Queue, Reshaped, Yield
+from millgate.core.events import Arrived, Event
 from millgate.core.governor import Governor
 from millgate.core.settings import LaneSettings, LimitSettings
+from millgate.core.words import Reason
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.clients.retry_behaviour import NEVER, Honouring, Refreshing, Sdk
@@ -254,6 +255,30 @@ def test_under_every_policy_a_run_ends_whose_engine_fails_what_it_has(
     assert world.is_over()
     assert sum(recorder.outcomes.values()) == recorder.requests == 200
     assert recorder.outcomes["engine_failed"] > 0
+
+
+class Promising(OpenDoor):
+    """Tells the first attempt to come back, and lets the second wait for ever."""
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        if not isinstance(event, Arrived):
+            return ()
+        if event.attempt == 1:
+            return (Yield(1, Reason.SATURATED, 2.0, True),)
+        return (Queue(event.attempt, 1, 0.5),)
+
+
+def test_a_client_that_leaves_after_a_wait_at_its_hinted_return_was_promised_in_vain() -> None:
+    """It was no return at all, so that only the kept ones of impatient users were counted."""
+    fleet = uniform_fleet(PROFILE, 1, [LANE])
+    world = World(Promising(fleet.settings), loop := Loop(), recorder := Recorder(fleet.settings.lanes))
+    fleet.populate(world, Streams(1))
+    manners = Manners(constant(3.0), Sdk(1))
+    OpenLoop(world, Crowd(world, manners, Streams(1)), iter([Job(0.0, 100, 10)]))
+    loop.run()
+
+    assert recorder.outcomes == {"client_gone": 1}
+    assert (recorder.returns, recorder.returns_kept) == (1, 0)
 
 
 class Cutting(OpenDoor):

@@ -264,7 +264,7 @@ def bound(
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what share of a load could be good at most, and what surely can."""
+    """Say what share of a load could be good at most, and what surely can, without prefix caches."""
     from millgate.sim.bounds.bound import bound as bound_of
     from millgate.sim.randomness import Streams
     from millgate.sim.traces.sources import faster as sped_up, open_trace

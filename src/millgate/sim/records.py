@@ -153,10 +153,11 @@ class Recorder:
             self.yields[reason] += 1
             self.yielded_after.add(now - asked_at)
 
-    def returned(self, *, kept: bool) -> None:
+    def returned(self, first_at: float, *, kept: bool) -> None:
         """A hinted return has been answered: it ran within a second, or it did not."""
-        self.returns += 1
-        self.returns_kept += kept
+        if self.counts(first_at):
+            self.returns += 1
+            self.returns_kept += kept
 
     def answered(
         self,
@@ -194,18 +195,19 @@ class Recorder:
         """Return the run in numbers, with what the engines did for it."""
         computed_tokens = engines.prompt_tokens + engines.hit_tokens + engines.output_tokens
         good = self.outcomes[Outcome.GOOD.value]
-        # Of requests that came all at once, the time until the last answer.
-        duration_s = max(self.last_asked_s - self._from_s, 0.0) or self.total.most or 1e-9
+        # Of requests that came all at once, the time until the last answer; without one there is no rate.
+        duration_s = max(self.last_asked_s - self._from_s, 0.0) or self.total.most
+        per_s = 1.0 / duration_s if duration_s else 0.0
         return Summary(
             requests=self.requests,
             attempts=self.attempts,
             outcomes=dict(sorted(self.outcomes.items())),
             yields=dict(sorted(self.yields.items())),
             duration_s=duration_s,
-            asked_per_s=self.requests / duration_s,
-            goodput_per_s=good / duration_s,
+            asked_per_s=self.requests * per_s,
+            goodput_per_s=good * per_s,
             good_share=good / max(1, self.requests),
-            good_tokens_per_s=self.good_tokens / duration_s,
+            good_tokens_per_s=self.good_tokens * per_s,
             amplification=self.attempts / max(1, self.requests),
             waste=1.0 - self.useful_tokens / computed_tokens if computed_tokens else 0.0,
             returns=self.returns,

@@ -144,6 +144,8 @@ class World:
         if station is not None:
             produced = station.produced(attempt)
             self.driver.post(EngineProgress(station.name, (Growth(attempt, produced),)))
+        if visit.hinted:
+            self._judge_return(visit, kept=False)
         self._forget(visit)
         self.driver.post(ClientGone(attempt))
         if station is not None:
@@ -271,7 +273,7 @@ class World:
 
     def _judge_return(self, visit: Visit, *, kept: bool) -> None:
         visit.hinted = False
-        self.recorder.returned(kept=kept)
+        self.recorder.returned(visit.first_at, kept=kept)
 
     def _progress(self, station: Station) -> None:
         """Tell once a second how far streams have come, as far as it matters (`add_station`)."""

@@ -1,5 +1,6 @@
 """Sessions: recorded ones read, drawn ones made, and what of their prompts could be found again."""
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,7 @@ from lab.bounds.shared_cache import SharedCache, shared_hit_share
 
 from millgate.sim.jobs import PREFIX_UNIT_TOKENS, Job
 from millgate.sim.randomness import Streams
-from millgate.sim.traces.sources import MOST_UNITS, as_recorded, open_trace, read_mooncake, read_sessions
+from millgate.sim.traces.sources import MOST_UNITS, open_trace, read_mooncake, read_sessions
 from millgate.sim.traces.tables import TraceError
 
 RECORDED = "traces/claude_code_sessions.jsonl"
@@ -52,12 +53,25 @@ def test_sessions_of_a_file_have_nothing_in_common(tmp_path: Path) -> None:
     assert not set(one.turns[2].job.prefix_ids) & set(other.turns[2].job.prefix_ids)
 
 
-def test_as_recorded_they_come_at_their_own_times(tmp_path: Path) -> None:
+def test_sessions_of_hours_come_as_often_as_asked_from_the_first_minute_on(
+    shared_data: Callable[[str], Path],
+) -> None:
+    """At 5 a second 7 requests came in the first minute, and 303 in the first ten: each session began with its first turn."""
+    jobs = list(open_trace(str(shared_data(RECORDED)), Streams(1), 5.0, 0.0))
+    minutes = Counter(int(job.at_s // 60.0) for job in jobs)
+
+    assert [minutes[minute] / 60.0 for minute in range(80)] == pytest.approx([5.0] * 80, rel=0.4)
+    assert len(jobs) / jobs[-1].at_s == pytest.approx(5.0, rel=0.01)
+
+
+def test_what_a_session_goes_on_with_at_the_beginning_is_a_session_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "sessions.jsonl"
     path.write_text(ONE + ONE)
-    begun = zip([100.0, 105.0], read_sessions(path), strict=True)
+    jobs = list(open_trace(str(path), Streams(1), 6 / 19.0, 0.0))
+    known = {job.session: {unit // MOST_UNITS for unit in job.prefix_ids} for job in jobs}
 
-    assert [job.at_s for job in as_recorded(begun)] == [100.0, 105.0, 109.5, 114.5, 120.0, 125.0]
+    assert (len(jobs), len(known)) == (6, 4)
+    assert known == {number: {number} for number in known}
 
 
 def test_a_file_of_sessions_is_recognised_and_comes_as_often_as_asked(

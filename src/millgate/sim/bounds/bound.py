@@ -5,7 +5,7 @@ Upper bounds (all count requests; each takes the most it could under one necessa
 - *path*: a request whose prefill alone is longer than its TTFT objective can never be good;
 - *work*: engine work that no schedule can save, on all engines together, until the last deadline (knapsack: shortest
   work first is best when every request counts one);
-- *steps*: every output token needs a place in some step, and a step takes at least its base;
+- *steps*: every output token needs a place in some step of the largest batch, and a step takes at least its base;
 - *memory*: KV tokens held over time, at the fastest pace possible;
 - *windows*: prompts that come and are due within a window must be prefilled within it (Horn's condition, applied
   to disjoint windows of one length, the best length and offset).
@@ -109,10 +109,11 @@ def _need(job: Job, profile: EngineProfile, batch: float) -> _Need:
     prompt, output = job.prompt_tokens, job.output_tokens
     prefill_s = least_work_s(profile, prompt, 1)
     work_s = least_work_s(profile, prompt, output)
-    steps_s = step_share_s(profile, output, batch)
+    steps_s = step_share_s(profile, output, profile.max_num_seqs)
+    attained_s = work_s + step_share_s(profile, output, batch)
     fastest_s = (profile.decode_base_ms + profile.decode_per_sequence_ms) / 1e3
     kv_token_s = prompt / 2 * prefill_s + (prompt + output / 2) * output * fastest_s
-    return _Need(job.at_s, prefill_s, work_s, steps_s, work_s + steps_s, kv_token_s)
+    return _Need(job.at_s, prefill_s, work_s, steps_s, attained_s, kv_token_s)
 
 
 def _longest_tail_s(jobs: Sequence[Job], profile: EngineProfile) -> float:

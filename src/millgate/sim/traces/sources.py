@@ -1,7 +1,6 @@
 """A trace by name or file: what `sim bound` and experiment files may ask for, and traces made faster and shorter."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -48,15 +47,6 @@ def read_sessions(path: Path) -> Iterator[AgentSession]:
         if line.block_tokens != PREFIX_UNIT_TOKENS:
             raise TraceError(path, number, f"block_tokens: must be {PREFIX_UNIT_TOKENS}")
         yield AgentSession(number, tuple(_turns(line, number)))
-
-
-def as_recorded(begun: Iterable[tuple[float, AgentSession]]) -> Iterator[Job]:
-    """Yield the turns of sessions that begin at these times, in order of time, however long earlier turns take."""
-    return merge(*[_shifted(at_s, session) for at_s, session in begun], key=lambda job: job.at_s)
-
-
-def _shifted(begins_s: float, session: AgentSession) -> Iterator[Job]:
-    return (turn.job._replace(at_s=begins_s + turn.job.at_s) for turn in session.turns)
 
 
 class _Request(msgspec.Struct):
@@ -106,7 +96,7 @@ def read_mooncake(path: Path, streams: Streams) -> Iterator[Job]:
 
     Source: kvcache-ai/Mooncake, FAST25 release, Apache-2.0. Its timestamps (ms) come in steps of three seconds. Requests
     that share one are spread over the three seconds that follow, at random and in their order, or every step would be
-    a burst that never was. The last id of a prompt may name a block that is not full; it is left out, since no engine finds
+    a burst that never was. One that is alone at its time comes then. The last id of a prompt may name a block that is not full; it is left out, since no engine finds
     part of a block again.
     """
     dice, last = streams.generator("mooncake jitter"), list[Job]()
@@ -118,7 +108,9 @@ def read_mooncake(path: Path, streams: Streams) -> Iterator[Job]:
 
 
 def _spread(jobs: list[Job], over_s: float, dice: Generator) -> Iterator[Job]:
-    """Yield these jobs at random within so many seconds: a file with finer times keeps the order of its own."""
+    """Yield these jobs at random within so many seconds, a lone one at its time: a file with finer times keeps its own."""
+    if len(jobs) == 1:
+        over_s = 0.0
     for job, offset in zip(jobs, sorted(dice.random(len(jobs)).tolist()), strict=True):
         yield job._replace(at_s=job.at_s + over_s * offset)
 
@@ -147,8 +139,7 @@ def _mooncake(path: Path) -> Iterator[tuple[int, Job]]:
 def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -> Iterator[Job]:
     """Return the jobs of a file, recognised by its form, or Poisson arrivals with the lengths of that name.
 
-    Recorded sessions begin at random, so often that `rate_per_s` requests come on average. Raises ValueError naming what may
-    be given.
+    Of recorded sessions `rate_per_s` requests come on average. Raises ValueError naming what may be given.
     """
     if name in LENGTHS:
         return jobs(steady(rate_per_s, streams), LENGTHS[name], streams, until_s=until_s)
@@ -157,7 +148,7 @@ def open_trace(name: str, streams: Streams, rate_per_s: float, until_s: float) -
         raise ValueError(f"trace: {name!r} is neither a file nor one of {', '.join(LENGTHS)}")
     head = _head(path)
     if _OF_SESSIONS in head:
-        return _begun(path, streams, rate_per_s)
+        return _together(path, streams, rate_per_s)
     if path.suffix == ".jsonl" or head.lstrip(b"\xef\xbb\xbf").startswith(b"{"):
         return read_mooncake(path, streams)
     return read_table(path)
@@ -176,14 +167,29 @@ def _head(path: Path) -> bytes:
         raise ValueError(f"trace: {path} cannot be read: {error.strerror}") from None
 
 
-def _begun(path: Path, streams: Streams, rate_per_s: float) -> Iterator[Job]:
-    """Yield the turns of all sessions, as many in a second as were asked for."""
+def _together(path: Path, streams: Streams, rate_per_s: float) -> Iterator[Job]:
+    """Yield the turns of all sessions in the time in which they are as many in a second as were asked for.
+
+    Sessions last for hours. So each begins at random, and what lies behind the end of that time comes at its beginning, as
+    a session of its own.
+    """
     recorded = [session for session in read_sessions(path) if session.turns]
     turns = sum(len(session.turns) for session in recorded)
     if not turns:
         raise TraceError(path, 1, "there is no request")
-    begins = steady(rate_per_s * len(recorded) / turns, streams)
-    yield from as_recorded(zip(begins, recorded, strict=False))
+    lasts_s = turns / rate_per_s
+    begins = streams.draws("gaps", lambda dice, count: dice.uniform(0.0, lasts_s, count))
+    apart = recorded[-1].number
+    coming = [_wrapped(session, begins.next(), lasts_s, apart) for session in recorded]
+    yield from sorted(chain.from_iterable(coming), key=lambda job: job.at_s)
+
+
+def _wrapped(session: AgentSession, begins_s: float, lasts_s: float, apart: int) -> Iterator[Job]:
+    for turn in session.turns:
+        times, at_s = divmod(begins_s + turn.job.at_s, lasts_s)
+        further = apart * int(times)
+        ids = tuple([unit + further * MOST_UNITS for unit in turn.job.prefix_ids])
+        yield turn.job._replace(at_s=at_s, prefix_ids=ids, session=session.number + further)
 
 
 def within_lanes(jobs: Iterable[Job], lanes: Sequence[LaneSettings], name: str) -> Iterator[Job]:

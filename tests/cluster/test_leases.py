@@ -212,6 +212,39 @@ def test_a_replica_that_stood_still_asks_again_before_it_does_without_a_lease() 
     assert stand.states == [RenewalState.LEASED, RenewalState.DEGRADED]
 
 
+def test_the_policy_takes_over_at_the_end_of_the_lease_while_the_store_still_owes_an_answer() -> None:
+    """With a Redis that hangs nothing was let in for up to half a second, whatever `when_store_is_gone` says."""
+
+    class Hanging(MemoryStore):
+        async def renew(self, renewal: Renewal) -> Granted:
+            if renewal.applied == 0:
+                return await super().renew(renewal)
+            await asyncio.sleep(3.0)
+            raise StoreUnavailableError("gone")
+
+    async def hang() -> None:
+        now = asyncio.get_running_loop().time
+        began = now()
+        renewer = LeaseRenewer(
+            Hanging(now),
+            "one",
+            lambda: Shared((Holding(STREAMS, 9.0, 0.0, 9.0),)),
+            lambda leased: told.append((leased.state, now() - began)),
+            lambda _: None,
+            now,
+            LeaseSettings(lease_s=0.4, renewal_s=0.1),
+        )
+        renewals = asyncio.ensure_future(renewer.run())
+        await asyncio.sleep(0.6)
+        renewals.cancel()
+
+    told: list[tuple[RenewalState, float]] = []
+    _run(hang())
+
+    assert [state for state, _ in told] == [RenewalState.LEASED, RenewalState.DEGRADED]
+    assert told[1][1] == pytest.approx(0.4, abs=0.15)
+
+
 def test_it_asks_sooner_while_a_share_falls_or_is_less_than_it_wants() -> None:
     stand = Stand()
 

@@ -33,6 +33,8 @@ _PATIENT: Final = (share_key(Kind.TENANT), share_key(Kind.RETRIES))
 _SOONER: Final = 0.2
 # No store takes a part of the lease that is so large to fail: each call has a timeout.
 _STANDSTILL: Final = 0.5
+# Loops round, and a timer must not fire before the lease has ended.
+_ROUNDING_S: Final = 0.005
 
 
 class FailurePolicy(StrEnum):
@@ -130,11 +132,16 @@ class LeaseRenewer:
 
     async def run(self) -> None:
         """Renew until cancelled; what goes wrong beside the store is a renewal that failed, too, named by its type alone."""
+        loop = asyncio.get_running_loop()
         while True:
+            # The policy takes over on time, though an answer be still awaited.
+            end = loop.call_later(self._ends_at - self._clock() + _ROUNDING_S, self._end)
             try:
                 await self.renew()
             except Exception as problem:  # noqa: BLE001 - a renewer that ended would leave its replica without a lease for good
                 self._failed(StoreUnavailableError(f"the renewal failed: {type(problem).__name__}"))
+            finally:
+                end.cancel()
             await asyncio.sleep(self.pause_s)
 
     async def renew(self) -> None:
@@ -176,6 +183,12 @@ class LeaseRenewer:
         wanted = {each.key: each.wanted for each in pressing}
         if any(share.amount < wanted.get(share.key, 0.0) for share in granted.shares):
             self.pause_s = min(self.pause_s, self._settings.renewal_s * _SOONER)
+
+    def _end(self) -> None:
+        """Do without a lease that has ended; where this process was stopped meanwhile, the answer may well be there."""
+        late_s, has_lease = self._clock() - self._ends_at, {RenewalState.LEASED, RenewalState.HOLDING}
+        if self.status.state in has_lease and 0.0 <= late_s <= _STANDSTILL * self._settings.lease_s:
+            self._do_without("no answer came before the lease ended")
 
     def _missed(self, problem: StoreUnavailableError) -> None:
         """Do without an answer; where this process itself was stopped while it asked the store may well answer, and is asked again, once."""
@@ -226,7 +239,11 @@ class LeaseRenewer:
             # The policy takes over on time, not a pause later.
             self.pause_s = min(self.pause_s, self._ends_at - now)
             self._enter(RenewalState.HOLDING, reason)
-            return
+        else:
+            self._do_without(reason)
+
+    def _do_without(self, reason: str) -> None:
+        """Use what the policy says."""
         self._shares = {each.key: self._by_policy(each) for each in self._collect().holdings}
         shares = tuple(LeasedShare(key, amount) for key, amount in self._shares.items())
         self._apply(Leased(RenewalState.DEGRADED, shares, float("inf"), self.status.replicas))

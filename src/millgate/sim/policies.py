@@ -8,17 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from millgate.core.decisions import Admit, Decision, Ended, Leg
-from millgate.core.events import (
-    Arrived,
-    ClientGone,
-    EngineDown,
-    EngineUp,
-    Event,
-    Failed,
-    HandoffFailed,
-    Prefilled,
-    Released,
-)
+from millgate.core.events import Arrived, ClientGone, EngineDown, EngineUp, Event, Failed, Released
 from millgate.core.settings import Settings
 from millgate.core.words import Outcome
 from millgate.sim.driver import DecidingCore
@@ -28,8 +18,7 @@ from millgate.wiring.governor import build_governor
 class OpenDoor:
     """No gate: a load balancer that sends everything to the engine with the fewest requests open.
 
-    Where some engines only read prompts, the one of them with the fewest open reads each prompt, as a plain router of
-    prefill and decode does it.
+    Where some engines only read prompts, each is read on that one of them for which the fewest requests are open.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -38,13 +27,14 @@ class OpenDoor:
         writers = [name for name in self._open if name not in readers]
         self._groups = [group for group in (writers, readers) if group]
         self._down: set[str] = set()
-        self._where: dict[int, list[str]] = {}
+        self._where: dict[int, tuple[str, ...]] = {}
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
         """Admit every arrival at once; count what runs where, and hand an engine's failure on to the client."""
         del now
         if isinstance(event, Arrived):
-            where = self._where[event.attempt] = [self._least_open(group) for group in self._groups]
+            where = tuple([self._least_open(group) for group in self._groups])
+            self._where[event.attempt] = where
             size = event.prompt_bytes + (event.max_tokens or 1_000_000)
             legs = tuple(Leg(name, 1, size, 0) for name in where)
             return (Admit(event.attempt, legs, 0.0, 0.0, float("inf")),)
@@ -55,12 +45,10 @@ class OpenDoor:
             self._down.add(event.engine)
         elif isinstance(event, EngineUp):
             self._down.discard(event.engine)
-        elif isinstance(event, Prefilled | HandoffFailed):
-            self._close(self._where[event.attempt][1:])
-            del self._where[event.attempt][1:]
         elif isinstance(event, Released | ClientGone):
             # A connection closes with its answer, its failure, or its client.
-            self._close(self._where.pop(event.attempt, []))
+            for name in self._where.pop(event.attempt, ()):
+                self._open[name] -= 1
         return ()
 
     def next_wake(self) -> float | None:
@@ -72,10 +60,6 @@ class OpenDoor:
         name = min([name for name in group if name not in self._down] or group, key=self._open.__getitem__)
         self._open[name] += 1
         return name
-
-    def _close(self, names: list[str]) -> None:
-        for name in names:
-            self._open[name] -= 1
 
 
 class WithoutPrefixes:

@@ -33,8 +33,6 @@ _PATIENT: Final = (share_key(Kind.TENANT), share_key(Kind.RETRIES))
 _SOONER: Final = 0.2
 # No store takes a part of the lease that is so large to fail: each call has a timeout.
 _STANDSTILL: Final = 0.5
-# Loops round, and a timer must not fire before the lease has ended.
-_ROUNDING_S: Final = 0.005
 
 
 class FailurePolicy(StrEnum):
@@ -135,7 +133,7 @@ class LeaseRenewer:
         loop = asyncio.get_running_loop()
         while True:
             # The policy takes over on time, though an answer be still awaited.
-            end = loop.call_later(self._ends_at - self._clock() + _ROUNDING_S, self._end)
+            end = loop.call_later(self._ends_at - self._clock(), self._end)
             try:
                 await self.renew()
             except Exception as problem:  # noqa: BLE001 - a renewer that ended would leave its replica without a lease for good
@@ -187,7 +185,7 @@ class LeaseRenewer:
     def _end(self) -> None:
         """Do without a lease that has ended; where this process was stopped meanwhile, the answer may well be there."""
         late_s, has_lease = self._clock() - self._ends_at, {RenewalState.LEASED, RenewalState.HOLDING}
-        if self.status.state in has_lease and 0.0 <= late_s <= _STANDSTILL * self._settings.lease_s:
+        if self.status.state in has_lease and late_s <= _STANDSTILL * self._settings.lease_s:
             self._do_without("no answer came before the lease ended")
 
     def _missed(self, problem: StoreUnavailableError) -> None:

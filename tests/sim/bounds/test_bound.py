@@ -32,6 +32,13 @@ def test_a_prompt_that_alone_takes_longer_than_its_deadline_is_hopeless() -> Non
     assert bounds.path == bounds.upper == 0.5
 
 
+def test_an_answer_that_no_engine_can_hold_is_hopeless() -> None:
+    """It was served by both schedules, where every engine refuses it."""
+    bounds = bound([Job(0.0, 100, PROFILE.kv_tokens), Job(0.0, 100, 10)], PROFILE, 1, 1.0)
+
+    assert (bounds.upper, bounds.best) == (0.5, 0.5)
+
+
 @settings(max_examples=40)
 @given(
     st.lists(

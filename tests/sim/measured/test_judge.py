@@ -72,6 +72,17 @@ def test_a_perfect_replay_has_no_error(shared_data: Callable[[str], Path]) -> No
     assert (errors.ttft, errors.tpot, errors.e2e, errors.makespan) == (0.0, 0.0, 0.0, 0.0)
 
 
+def test_answers_of_one_token_have_no_pace_to_judge(
+    shared_data: Callable[[str], Path],
+) -> None:
+    """It was a division by zero."""
+    served = read_run(shared_data("vllm-run")).served
+    first_tokens = [row._replace(output_tokens=1, last_token_s=row.first_token_s) for row in served]
+
+    with pytest.raises(MeasuredError, match="no answer of one half goes on after its first token"):
+        compare(first_tokens, first_tokens)
+
+
 def test_a_run_of_one_request_has_no_second_half(tmp_path: Path) -> None:
     """It was a division by zero."""
     times = '"queued_ts": 1.0, "first_token_ts": 2.0, "last_token_ts": 3.0'

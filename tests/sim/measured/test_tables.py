@@ -73,3 +73,22 @@ def test_a_file_without_its_columns_or_with_words_for_numbers_is_named(tmp_path:
     path.write_text("prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n16,0,0,0,1\n")
     with pytest.raises(MeasuredError, match="attention"):
         read_attention(path)
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "-2"])
+def test_a_time_that_cannot_be_is_named(tmp_path: Path, time: str) -> None:
+    """With no number, or one without end, the replay never ended; times below 0 gave figures."""
+    path = tmp_path / "run_dense.csv"
+    path.write_text(f"layer,tokens,time_us\nproj,1,{time}\n")
+
+    with pytest.raises(MeasuredError, match=f"time_us: '{time}' is not a number from 0 on"):
+        read_layers(path, "tokens")
+
+
+def test_a_table_without_a_row_is_named(tmp_path: Path) -> None:
+    """The run was replayed as if these layers took no time."""
+    path = tmp_path / "run_dense.csv"
+    path.write_text("layer,tokens,time_us\n")
+
+    with pytest.raises(MeasuredError, match=r"run_dense\.csv: has no row"):
+        read_layers(path, "tokens")

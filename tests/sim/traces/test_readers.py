@@ -66,6 +66,11 @@ def test_the_27_clients_are_tenants(shared_data: Callable[[str], Path]) -> None:
         ),
         ("c.csv", "req_time_s,client,prompt_len,output_len\n2,1,2,3\n1,1,2,3\n", "c.csv:3: comes 1 s before"),
         ("m.jsonl", '{"timestamp": 0}\n', "m.jsonl:1: not a request"),
+        (
+            "c.csv",
+            f"{CLIENTS}\n0,1,2,3\n1700000000,1,2,3\n",
+            "c.csv:3: comes 1.7e.09 s after the line above it",
+        ),
         ("c.csv", f"{CLIENTS}\nx,1,2,3\n", "c.csv:2: 'x' is not a time: write a date, or seconds"),
         ("c.csv", f"{CLIENTS}\n0,1,2,3\n\nnan,1,2,3\n", "c.csv:4: 'nan' is not a time in seconds"),
         ("c.csv", f"{CLIENTS}\ninf,1,2,3\n", "c.csv:2: 'inf' is not a time in seconds"),

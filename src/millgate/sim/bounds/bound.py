@@ -2,7 +2,8 @@
 
 Upper bounds (all count requests; each takes the most it could under one necessary condition alone):
 
-- *path*: a request whose prefill alone is longer than its TTFT objective can never be good;
+- *path*: a request whose prefill alone is longer than its TTFT objective, or that no engine's KV memory holds, can never
+  be good;
 - *work*: engine work that no schedule can save, on all engines together, until the last deadline (knapsack: shortest
   work first is best when every request counts one);
 - *steps*: every output token needs a place in some step of the largest batch, and a step takes at least its base;
@@ -33,7 +34,7 @@ _OFFSETS = (0.0, 0.5)
 
 
 class _Need(NamedTuple):
-    """What one request needs, in seconds of one engine and token-seconds of KV memory."""
+    """What one request needs, in seconds of one engine and token-seconds of KV memory; prefill without end of what none can hold."""
 
     at_s: float
     prefill_s: float
@@ -107,7 +108,7 @@ def _needs(jobs: Sequence[Job], profile: EngineProfile) -> list[_Need]:
 
 def _need(job: Job, profile: EngineProfile, batch: float) -> _Need:
     prompt, output = job.prompt_tokens, job.output_tokens
-    prefill_s = least_work_s(profile, prompt, 1)
+    prefill_s = least_work_s(profile, prompt, 1) if prompt + output <= profile.kv_tokens + 1 else inf
     work_s = least_work_s(profile, prompt, output)
     steps_s = step_share_s(profile, output, profile.max_num_seqs)
     attained_s = work_s + step_share_s(profile, output, batch)

@@ -96,9 +96,7 @@ class SimSpec(Section):
     rates: tuple[Annotated[Number, Field(gt=0)], ...] = Field(
         default=(), max_length=50, description="Requests per second. For a trace file: how many times faster."
     )
-    policies: tuple[str, ...] = Field(
-        default=("no gate", "gate"), min_length=1, description="What is compared."
-    )
+    policies: tuple[str, ...] = Field(default=("no gate", "gate"), min_length=1, description="Compared.")
     seeds: Count = Field(default=FEWEST_SEEDS, ge=1, le=1000, description="Independent runs of everything.")
     lasts: Duration = Field(default=60.0, gt=0, description="How long requests come.")
     warm_up: Duration = Field(default=10.0, ge=0, description="Not counted.")

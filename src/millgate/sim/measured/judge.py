@@ -14,6 +14,7 @@ from millgate.engine.sequences import EngineSequence, EventKind
 from millgate.sim.measured.model import KernelModel
 from millgate.sim.measured.record import Served
 from millgate.sim.measured.run import MeasuredRun
+from millgate.sim.measured.tables import MeasuredError
 
 # Twice the host overhead of the slowest engine seen, transformers' continuous batching; below nothing the tables were
 # too slow, by at most this share of the shortest step.
@@ -103,10 +104,14 @@ def _ttft(rows: Sequence[Served]) -> float:
 
 
 def _tpot(rows: Sequence[Served]) -> float:
-    longer = [row for row in rows if row.output_tokens > 1]
-    return sum((row.last_token_s - row.first_token_s) / (row.output_tokens - 1) for row in longer) / max(
-        1, len(longer)
-    )
+    paces = [
+        (row.last_token_s - row.first_token_s) / (row.output_tokens - 1)
+        for row in rows
+        if row.output_tokens > 1
+    ]
+    if not any(paces):
+        raise MeasuredError("__requests.jsonl: no answer of one half goes on after its first token")
+    return sum(paces) / len(paces)
 
 
 def _e2e(rows: Sequence[Served]) -> float:

@@ -9,6 +9,7 @@ kernel has a floor.
 import csv
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 
 Node = dict[float, "Node"] | dict[float, float]
@@ -144,10 +145,15 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterable[Mapping[str, str]]:
         if missing:
             raise MeasuredError(f"{path.name}: lacks the column {', '.join(sorted(missing))}")
         yield from reader
+        if reader.line_num < 2:
+            raise MeasuredError(f"{path.name}: has no row")
 
 
 def _number(path: Path, row: Mapping[str, str], column: str) -> float:
     try:
-        return float(row[column])
+        number = float(row[column])
     except (TypeError, ValueError):
-        raise MeasuredError(f"{path.name}: {column}: {row[column]!r} is not a number") from None
+        number = -1.0
+    if not 0.0 <= number < inf:
+        raise MeasuredError(f"{path.name}: {column}: {row[column]!r} is not a number from 0 on")
+    return number

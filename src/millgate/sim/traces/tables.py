@@ -26,6 +26,8 @@ MOST_TOKENS = 100_000_000
 """No request is longer; a larger number is a column of something else."""
 # Seconds since 1970 of the year 5138; a larger number has another unit.
 _MOST_S = 1e11
+# Engines are looked at once a second in between; a longer gap is one between two clocks.
+_LONGEST_GAP_S = 366 * 86_400.0
 
 
 class TraceError(ValueError):
@@ -61,6 +63,10 @@ def in_order(jobs: Iterable[tuple[int, Job]], path: Path) -> Iterator[Job]:
         at_s = job.at_s - begins_s
         if at_s < last_s:
             raise TraceError(path, line, f"comes {last_s - at_s:g} s before the line above it: sort by time")
+        if at_s - last_s > _LONGEST_GAP_S:
+            raise TraceError(
+                path, line, f"comes {at_s - last_s:g} s after the line above it, more than a year"
+            )
         last_s = at_s
         yield job._replace(at_s=at_s) if begins_s else job
     if begins_s is None:

@@ -64,6 +64,20 @@ def test_a_pace_that_a_lone_stream_does_not_keep_is_told_where_the_speed_is_know
     assert said == ([told] if is_told else [])
 
 
+@pytest.mark.parametrize(
+    ("engine", "limit"),
+    [({"max_inflight": 64, "limit": {"kind": "fixed"}}, "64"), ({"max_inflight": 2}, "2"), ({}, "4")],
+)
+def test_the_limit_that_is_told_for_a_pace_that_is_not_kept_is_the_one_in_force(
+    engine: dict[str, Any], limit: str
+) -> None:
+    """The banner said 4 of a limit that does not move, and of one that is never above 2."""
+    fast = {"profile": "llama3-8b_h100_tp1", **engine}
+    built = build_settings(config(fast, lanes=[{"name": "chat", "tpot_slo": "2ms"}]))
+
+    assert [choice.value for choice in built.choices if choice.name == "gpu limit"] == [limit]
+
+
 @given(st.integers(min_value=1, max_value=10**8))
 def test_the_cap_found_from_kv_tokens_stays_within_4_and_256(kv_tokens: int) -> None:
     streams, _ = choose_max_inflight(EngineConfig(url=URL, name="gpu"), EngineFacts(kv_tokens), None)

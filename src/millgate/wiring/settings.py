@@ -164,9 +164,10 @@ def _pace_choice(engine: EngineSettings) -> list[ChosenNumber]:
     slo_s, alone_s = engine.limit.tpot_slo_s, engine.prior.tpot_base_s + engine.prior.tpot_per_stream_s
     if slo_s is None or alone_s <= slo_s:
         return []
-    alone = format_duration(float(f"{alone_s:.2g}"))
+    alone, most = format_duration(float(f"{alone_s:.2g}")), engine.max_inflight
+    least = most if engine.limit.kind == "fixed" else min(most, engine.limit.minimum)
     why = f"no answer keeps a TPOT of {format_duration(slo_s)}: a lone stream takes {alone}, as its profile or prior has it"
-    return [ChosenNumber(f"{engine.name} limit", str(engine.limit.minimum), why)]
+    return [ChosenNumber(f"{engine.name} limit", str(least), why)]
 
 
 def _labels(engine: EngineConfig) -> Labels:

@@ -170,8 +170,7 @@ def _head(path: Path) -> bytes:
 def _together(path: Path, streams: Streams, rate_per_s: float) -> Iterator[Job]:
     """Yield the turns of all sessions in the time in which they are as many in a second as were asked for.
 
-    Sessions last for hours. So each begins at random, and what lies behind the end of that time comes at its beginning, as
-    a session of its own.
+    Sessions last for hours. So each begins at random, and what lies behind the end comes at the beginning, as a session of its own.
     """
     recorded = [session for session in read_sessions(path) if session.turns]
     turns = sum(len(session.turns) for session in recorded)

@@ -96,6 +96,8 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
             "lanes[0].takes: is for other lanes: the first takes what no other does",
         ),
         ("lanes: [{name: a}, {name: b, over: 5s}]", "lanes[1].over: has no meaning without `takes`"),
+        ("lanes: [{name: a, max_queue: 0, window: 1s}]", "lanes[0].window: holds work, and `max_queue`"),
+        ("lanes: [{name: a, max_wait: 0s, window: 1s}]", "lanes[0].window: holds work, and `max_queue`"),
         ("lanes: [{name: a}, {name: b, takes: batch, over: 25h}]", "lanes[1].over: must be at most 24h"),
         (
             "lanes: [{name: a}, {name: b, takes: batch}, {name: c, takes: batch, over: 10s}]",

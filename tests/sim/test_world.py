@@ -237,6 +237,18 @@ def test_no_gate_sends_everything_to_the_engines_at_once() -> None:
     assert not recorder.yields
 
 
+def test_where_nothing_is_queued_no_batch_is_waited_for() -> None:
+    """Before an idle engine `cap and yield` refused each request of a lane with a `window`, for ever."""
+    fleet = uniform_fleet(PROFILE, 1, [replace(LANE, window_s=0.5)])
+    core = POLICIES["cap and yield"](fleet.settings)
+    world = World(core, loop := Loop(), recorder := Recorder(fleet.settings.lanes))
+    fleet.populate(world, Streams(1))
+    OpenLoop(world, Crowd(world, Manners(), Streams(1)), iter([Job(0.0, 100, 10)]))
+    loop.run()
+
+    assert recorder.outcomes == {"good": 1}
+
+
 @pytest.mark.parametrize("kind", ["loss", "refusals"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_under_every_policy_a_run_ends_whose_engine_fails_what_it_has(

@@ -267,6 +267,8 @@ def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
 def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
     owners: dict[str, str] = {}
     for index, lane in enumerate(config.lanes):
+        if lane.window and 0 in {lane.max_queue, lane.max_wait}:
+            yield ("lanes", index, "window"), "holds work, and `max_queue` or `max_wait` lets none wait"
         for number, path in enumerate(lane.paths):
             if owners.setdefault(path, lane.name) != lane.name:
                 yield ("lanes", index, "paths", number), f"is a path of the lane {owners[path]} too"

@@ -33,8 +33,7 @@ class OpenDoor:
         """Admit every arrival at once; count what runs where, and hand an engine's failure on to the client."""
         del now
         if isinstance(event, Arrived):
-            where = tuple([self._least_open(group) for group in self._groups])
-            self._where[event.attempt] = where
+            self._where[event.attempt] = where = tuple([self._least_open(group) for group in self._groups])
             size = event.prompt_bytes + (event.max_tokens or 1_000_000)
             legs = tuple(Leg(name, 1, size, 0) for name in where)
             return (Admit(event.attempt, legs, 0.0, 0.0, float("inf")),)
@@ -81,7 +80,7 @@ class WithoutPrefixes:
 
 def _cap_and_yield(settings: Settings) -> DecidingCore:
     """The pure primitive: the same hard cap, and nothing queued."""
-    lanes = tuple(replace(lane, max_queue=0) for lane in settings.lanes)
+    lanes = tuple(replace(lane, max_queue=0, window_s=0.0) for lane in settings.lanes)
     return build_governor(replace(settings, lanes=lanes), 0.0)
 
 

@@ -12,7 +12,7 @@ from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.engines.handoffs import LinkSpeed
 from millgate.sim.engines.troubles import EngineTrouble
-from millgate.sim.fleet import SimulatedFleet, uniform_fleet
+from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
@@ -66,6 +66,22 @@ def steady(count: int, every_s: float = 0.25) -> list[Job]:
 def is_idle(governor: Governor) -> bool:
     engines = governor.snapshot(400.0).engines
     return all((each.running, each.kv_tokens, each.prefill_tokens) == (0, 0, 0) for each in engines)
+
+
+def test_a_prompt_that_is_read_for_a_client_that_has_left_goes_at_the_end_of_its_lease() -> None:
+    """On an engine that reads on after a hang-up it stayed for good, so that one full of such prompts ran nothing more."""
+    loop, streams = Loop(), Streams(1)
+    world = World(build_governor(fleet().settings, 0.0), loop, unread_books())
+    fleet().populate(world, streams, EngineManners(ignores_hangups=True))
+    world.start_watch()
+    crowd = Crowd(world, Manners(patience=constant(1.0)), streams)
+    OpenLoop(world, crowd, iter([Job(0.0, 60_000, 10)] * 3))
+    loop.run(30.0)
+    assert world.is_over()
+    assert max(station.read().kv_share or 0.0 for station in world.stations.values()) > 0.1
+    loop.run(90.0)
+
+    assert [station.read() for station in world.stations.values()] == [(0, 0, 0.0)] * 2
 
 
 def test_most_prompts_are_read_apart_and_nothing_stays_taken() -> None:

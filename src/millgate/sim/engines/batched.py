@@ -120,12 +120,11 @@ class BatchedStation:
         """Stand still for this long; stalls that overlap end with the last of them."""
         if self._dead:
             return
-        now = self._loop.now
         if self._stalled_at is None:
-            self._stalled_at = self._resumes_at = now
+            self._stalled_at = self._resumes_at = self._loop.now
             self._wake_at = inf
-        self._resumes_at = max(self._resumes_at, now + for_s)
-        self._loop.at(now + for_s, self._resume, None, ENGINES)
+        self._resumes_at = max(self._resumes_at, self._loop.now + for_s)
+        self._loop.at(self._loop.now + for_s, self._resume, None, ENGINES)
 
     def crash(self) -> None:
         """Lose everything that runs or waits here and take nothing until `restart`."""

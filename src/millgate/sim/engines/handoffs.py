@@ -104,10 +104,12 @@ class PromptTransfers:
         """The token of a reading engine is thrown away."""
 
     def finished(self, attempt: int, output_tokens: int, cached_tokens: int | None = None) -> None:
-        """The prompt is read: send it."""
+        """The prompt is read: send it, or keep it to the end of the lease where its client has left."""
         del output_tokens
         request = self._requests.get(attempt)
         if request is None:
+            for station in self.stations.values():
+                self._loop.at(self._loop.now + KV_LEASE_S, station.unpin, attempt, ENGINES)
             return
         request.is_read = True
         self._post(Prefilled(attempt, request.job.prompt_tokens, cached_tokens))

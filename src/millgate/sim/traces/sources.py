@@ -109,10 +109,8 @@ def read_mooncake(path: Path, streams: Streams) -> Iterator[Job]:
 
 def _spread(jobs: list[Job], over_s: float, dice: Generator) -> Iterator[Job]:
     """Yield these jobs at random within so many seconds, a lone one at its time: a file with finer times keeps its own."""
-    if len(jobs) == 1:
-        over_s = 0.0
     for job, offset in zip(jobs, sorted(dice.random(len(jobs)).tolist()), strict=True):
-        yield job._replace(at_s=job.at_s + over_s * offset)
+        yield job._replace(at_s=job.at_s + over_s * offset) if jobs[1:] else job
 
 
 class _MooncakeRequest(msgspec.Struct):

@@ -98,7 +98,8 @@ class KvMemory(KvBlocks):
         """Let a sequence use what was found for it; return the tokens of it."""
         if self.cache is None:
             return 0
-        return self.cache.join(progress.sequence, hit, is_first=not progress.has_begun)
+        is_first = progress.sequence.is_looked_up and not progress.has_begun
+        return self.cache.join(progress.sequence, hit, is_first=is_first)
 
     def name(self, progress: SequenceProgress, begin_tokens: int, end_tokens: int) -> None:
         """Name what becomes full while a sequence grows from `begin_tokens` to `end_tokens`."""

@@ -13,7 +13,7 @@ class EngineSequence(NamedTuple):
 
     `prefix_ids` name the units of prompt and answer for the prefix cache, in order; what lies behind them has no name. One that
     `pins_kv` keeps its blocks after its end, until `Batch.unpin`. The prompt of one that `is_handed_over` was computed by
-    another engine; only its last token is computed again, unless it is preempted.
+    another engine; only its last token is computed again, unless it is preempted. Unless it `is_looked_up`, the cache does not count it.
     """
 
     sequence_id: int
@@ -22,6 +22,7 @@ class EngineSequence(NamedTuple):
     prefix_ids: tuple[int, ...] = ()
     pins_kv: bool = False
     is_handed_over: bool = False
+    is_looked_up: bool = True
 
 
 @dataclass(frozen=True, slots=True)

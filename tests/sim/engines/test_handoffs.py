@@ -16,7 +16,9 @@ from millgate.sim.fleet import EngineManners, SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant
 from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 
@@ -82,6 +84,22 @@ def test_a_prompt_that_is_read_for_a_client_that_has_left_goes_at_the_end_of_its
     loop.run(90.0)
 
     assert [station.read() for station in world.stations.values()] == [(0, 0, 0.0)] * 2
+
+
+def test_a_prompt_that_is_found_where_it_is_read_and_where_it_is_answered_counts_once() -> None:
+    """Both caches counted as work: with prompts in common half of it was waste, though each answer was good."""
+    loop, streams, recorder = Loop(), Streams(1), Recorder([LANE])
+    apart = replace(fleet(), prefix_caching=True)
+    world = World(POLICIES["no gate"](apart.settings), loop, recorder)
+    apart.populate(world, streams)
+    turns = [Job(float(number), 5_130, 20, prefix_ids=tuple(range(10))) for number in range(20)]
+    OpenLoop(world, Crowd(world, Manners(), streams), iter(turns))
+    loop.run()
+    summary = world.summary(recorder)
+
+    assert summary.outcomes == {"good": 20}
+    assert summary.waste < 0.01
+    assert summary.hit_share == pytest.approx(19 * 5_120 / (20 * 5_130))
 
 
 def test_most_prompts_are_read_apart_and_nothing_stays_taken() -> None:

@@ -2,8 +2,7 @@
 
 Upper bounds (all count requests; each takes the most it could under one necessary condition alone):
 
-- *path*: a request whose prefill alone is longer than its TTFT objective, or that no engine's KV memory holds, can never
-  be good;
+- *path*: a request whose prefill alone is longer than its TTFT objective, or that no engine holds, can never be good;
 - *work*: engine work that no schedule can save, on all engines together, until the last deadline (knapsack: shortest
   work first is best when every request counts one);
 - *steps*: every output token needs a place in some step of the largest batch, and a step takes at least its base;

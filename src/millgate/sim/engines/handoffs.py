@@ -129,10 +129,9 @@ class PromptTransfers:
             request.writer.start(attempt, request.job)
 
     def _arrived(self, attempt: int) -> None:
+        """Let the other engine answer; the reader has looked the prompt up in its cache, and that counts once."""
         request = self._requests.get(attempt)
-        if request is None:
-            return
-        job = request.job
-        request.writer.put(
-            EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids, is_handed_over=True)
-        )
+        if request is not None:
+            job = request.job
+            whole = EngineSequence(attempt, job.prompt_tokens, job.output_tokens, job.prefix_ids)
+            request.writer.put(whole._replace(is_handed_over=True, is_looked_up=False))

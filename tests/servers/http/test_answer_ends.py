@@ -1,4 +1,4 @@
-"""The usage of a long answer is found at either end, in whatever pieces the answer comes."""
+"""The usage of a long answer is found at either end, in whatever pieces the answer comes and however slowly it is read."""
 
 import asyncio
 import tracemalloc
@@ -8,6 +8,7 @@ import pytest
 from gateway.harness import Asked, Script, answer, chat, run, standing
 from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Usage
+from millgate.servers.http import DoorSettings
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds
 from servers.line.stand import upload
 from servers.line.talk import line_standing
@@ -110,3 +111,25 @@ def test_what_is_kept_is_bounded_and_wiped() -> None:
     ends.wipe()
     assert ends.tail == b""
     assert ends.usage(OPENAI) is None
+
+
+def test_a_client_on_a_slow_link_gets_the_whole_of_a_long_answer_and_its_engine_is_not_blamed() -> None:
+    """The time of an answer is its engine's: what is there already may take its client longer to read."""
+    whole = answer("x" * 3_000_000)
+
+    async def script(asked: Asked) -> None:
+        asked.reply(whole)
+
+    async def body() -> None:
+        async with standing(script, door=DoorSettings(first_event_s=0.3)) as stand:
+            client = await stand.client()
+            client.ask(chat())
+            size_bytes = int((await client.head()).headers["content-length"])
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0.7)
+            client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            assert await client.reader.readexactly(size_bytes) == whole
+            await stand.settle()
+            assert stand.outcomes() == {"good": 1}
+
+    run(body())

@@ -36,3 +36,18 @@ def test_the_setting_is_the_one_that_acted(max_tokens: int | None, later_s: floa
     assert given_up[:3] == ("seen-by-the-client", "gpu-0", setting)
     assert given_up.bound_s == (None if setting == SILENCE else pytest.approx(0.0, abs=0.01))
     assert given_up.why == "why it ended"
+
+
+def test_an_answer_that_is_passed_on_is_given_up_for_silence_alone() -> None:
+    async def body() -> GivenUp:
+        heard: list[GivenUp] = []
+        now = asyncio.get_running_loop().time()
+        admit = Admit(7, (Leg("gpu-0", 1, 100, 50),), 0.0, 0.1, now)
+        facts = RequestFacts("m", stream=False, max_tokens=20, answers=1, include_usage=None)
+        bound = WholeBound(heard.append, admit, now, now, None, facts)
+        bound.begun()
+        bound.acted(b"id", "why it ended")
+        return heard[0]
+
+    given_up = asyncio.run(body())
+    assert (given_up.setting, given_up.bound_s) == (SILENCE, None)

@@ -76,7 +76,7 @@ class CallHolder:
 class WholeAnswer:
     """Receives an answer that is no stream of events: kept until it is whole or too long to keep, then passed on; sound passes as it comes.
 
-    `bound` hears when it was given up; None where a stream was asked for, whose deadline ends with the first byte that is passed on.
+    What is passed on comes at its client's pace, so its deadline has ended. `bound` hears when it was given up; None where a stream was asked for.
     """
 
     def __init__(self, owner: AnswerOwner, bound: WholeBound | None = None) -> None:
@@ -142,10 +142,9 @@ class WholeAnswer:
     def _start(self) -> None:
         self._started = True
         self._owner.exchange.start(self._head.status, self._headers(), length=self._head.length)
-        if self._bound is None:
-            self._owner.begun()
-        else:
-            self._owner.taken()
+        if self._bound is not None:
+            self._bound.begun()
+        self._owner.begun()
 
     def on_end(self, *, delimited: bool) -> None:
         """Pass the rest on and report how it went."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Final, NamedTuple
 
 from millgate.core.decisions import Admit
@@ -49,6 +50,10 @@ class WholeBound:
         self._allowed_s = allowed_s
         self._facts = facts
         self._began_at = began_at
+
+    def begun(self) -> None:
+        """It is passed on as it comes: from here on only silence ends it."""
+        self._expires_at = inf
 
     def acted(self, request_id: bytes, why: str) -> None:
         """Say that the answer was given up; `why` is the transport's word for it."""

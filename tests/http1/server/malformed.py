@@ -138,7 +138,7 @@ LINES = [
 
 HOSTS = [
     Case("no host", _get(b"A: b")),
-    Case("no host on HTTP/1.0", _get(opening=b"GET / HTTP/1.0")),
+    Case("an empty host on HTTP/1.0", _get(b"Host:", opening=b"GET / HTTP/1.0")),
     Case("two hosts", _get(b"Host: test", b"Host: other")),
     Case("two equal hosts", _get(b"Host: test", b"Host: test")),
     *(

@@ -149,6 +149,18 @@ def test_a_connection_is_closed_when_the_client_does_not_keep_it(request_bytes: 
     run(body())
 
 
+def test_a_probe_in_http_1_0_may_name_no_host() -> None:
+    """RFC 9112 section 3.2 wants one in HTTP/1.1; HAProxy's `option httpchk GET /health` sends these bytes."""
+
+    async def body() -> None:
+        async with serving() as stand:
+            got = await stand.ask(b"GET /health HTTP/1.0\r\n\r\n")
+            assert (got.status, got.headers["connection"]) == (200, "close")
+            assert stand.application.heads[0].header(b"host") is None
+
+    run(body())
+
+
 def test_one_of_several_connection_headers_may_close() -> None:
     async def body() -> None:
         async with serving() as stand:

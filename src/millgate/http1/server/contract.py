@@ -27,7 +27,7 @@ class ServerLimits:
     `idle_s` is nginx's keepalive_timeout. `kept_pipelined_bytes` is read while a request is being answered;
     beyond it the connection is cut. `write_high_bytes` unsent bytes make a client slow, `write_low_bytes` make it
     quick again; `unsent_bytes` is TCP_NOTSENT_LOWAT. `connections` None means as many as there are
-    descriptors for. `takes_nameless` lets requests in HTTP/1.0 come without Host, as the probes of load balancers do.
+    descriptors for.
     """
 
     header_bytes: int = 64 * KIB
@@ -48,7 +48,6 @@ class ServerLimits:
     unsent_bytes: int = 16 * KIB
     connections: int | None = None
     backlog: int = 1024
-    takes_nameless: bool = False
 
 
 class RequestHead(NamedTuple):

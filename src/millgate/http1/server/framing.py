@@ -45,10 +45,10 @@ def read_framing(
     target: bytes,
     fields: Sequence[tuple[bytes, bytes]],
     named: Mapping[bytes, bytes],
-    *,
-    takes_nameless: bool = False,
 ) -> tuple[int | None, bool, bool]:
     """Check a head that llhttp has accepted; `named` are its fields by name. Raise UnacceptableError.
+
+    Only HTTP/1.0 may come without Host (RFC 9112 section 3.2), as HAProxy's probes do.
 
     Returns the Content-Length, whether the body is chunked, and whether the client waits for 100 Continue.
     """
@@ -57,8 +57,7 @@ def read_framing(
     if len(named) != len(fields):
         _refuse_repeated(fields)
     host = named.get(b"host")
-    is_nameless = host is None and takes_nameless and version == b"HTTP/1.0"
-    if not is_nameless and (host is None or not _is_host(host)):
+    if version == b"HTTP/1.1" if host is None else not _is_host(host):
         raise UnacceptableError(400, "invalid_request", "exactly one valid Host header is required")
     if not _is_target(target):
         message = "the request target must be a path in visible ASCII, not an address as for a proxy"

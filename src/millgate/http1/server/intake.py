@@ -213,9 +213,7 @@ class Intake:
         method, target, version = opening
         fields = _READER.read(lines)
         named = _by_name(fields)
-        length, chunked, expects = read_framing(
-            version, target, fields, named, takes_nameless=self._limits.takes_nameless
-        )
+        length, chunked, expects = read_framing(version, target, fields, named)
         self.may_chunk = version == b"HTTP/1.1"
         self.keep_alive = self.may_chunk and stays_open(fields, named)
         path = target.partition(b"?")[0]

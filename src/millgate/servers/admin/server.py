@@ -257,7 +257,6 @@ class AdminServer:
             body_s=REQUEST_WITHIN_S,
             write_stall_s=READ_WITHIN_S,
             connections=MOST_CONNECTIONS,
-            takes_nameless=True,
         )
         self._server = HttpServer(self._application, limits=limits, makes_room=True)
         await self._server.accept_on(self._socket)

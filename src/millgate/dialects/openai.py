@@ -90,6 +90,8 @@ _LARGE_BYTES: Final = 65_536
 _MOST_OBJECTS: Final = 65_536
 """An event of more objects is not read: the longest with logprobs have some thousand, and 300,000 choices take 0.1 s."""
 _ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_ERROR_FIELD: Final = b"error:"
+"""The field in which llama.cpp had an error of a stream until September 2025 (ggml-org/llama.cpp#16109). SDKs read `data` alone."""
 _ASKING_USAGE: Final = b'{"stream_options":{"include_usage":true},'
 # Words that engines and OpenAI use where the code is not a number.
 _STATUS_OF_WORD: Final = {
@@ -285,6 +287,8 @@ class OpenAI(Dialect):
     def read_event(self, event: bytes) -> StreamEvent:
         """Read one whole event; what cannot be read counts as content."""
         data = payload(event)
+        if not data and event.startswith(_ERROR_FIELD):
+            data = b'{"error":%b}' % event[len(_ERROR_FIELD) :].strip()
         if not data or data == b"null":  # as llama.cpp writes when it begins to read one of several prompts
             return StreamEvent(silent=True)
         if data == b"[DONE]":

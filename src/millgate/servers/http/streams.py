@@ -189,7 +189,8 @@ class StreamAnswer:
                 surplus = True
                 break
             if event.error is not None:
-                self._engine_error(event.error, b"".join(onward) + piece)
+                shown = piece if payload(piece) else self._dialect.as_event(event.error.body)
+                self._engine_error(event.error, b"".join(onward) + shown)
                 return False
             heard = heard or not event.silent
             self._note(event)

@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from gateway.harness import CHAT, DONE, ROLE, Answer, Asked, Script, Stand, answer, chat, event, run, standing
+from gateway.harness import DONE, ROLE, Answer, Asked, Script, Stand, answer, chat, event, run, standing
 from millgate.core.settings import LaneSettings
 from millgate.core.words import FailureKind
 from millgate.servers.http.contract import DoorSettings
@@ -453,37 +453,6 @@ def test_the_providers_request_id_stands_beside_ours(name: str, status: int) -> 
             assert got.headers["x-upstream-request-id"] == "req_theirs"
             assert got.headers["x-request-id"] != "req_theirs"
             assert told == [(1, b"req_theirs")]
-
-    run(body())
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("said", "status", "outcome"),
-    [
-        (b'{"error":{"message":"busy","code":429},"user_id":"u"}', 429, {"engine_failed": 1}),
-        (b'{"error":{"message":"Provider returned error","code":502}}', 502, {"engine_failed": 1}),
-        (b'{"error":{"message":"too long","code":400}}', 400, {"bad_request": 1}),
-        (b'{"error":null,"choices":[]}', 200, {"good": 1}),
-        (b'{"type":"error","error":{"type":"overloaded_error"}}', 529, {"engine_failed": 1}),
-        (b'{"type": "error", "error": {"type": "invalid_request_error"}}', 400, {"bad_request": 1}),
-    ],
-)
-def test_a_whole_answer_that_is_an_error_has_the_status_of_the_error(
-    said: bytes, status: int, outcome: dict[str, int], stream: bool
-) -> None:
-    """OpenRouter answers 200 once it has asked a provider; SDKs raise nothing for it, and an account that failed counted as well."""
-
-    async def script(asked: Asked) -> None:
-        asked.reply(said)
-
-    async def body() -> None:
-        async with standing(script) as stand:
-            path = b"/v1/messages" if said.startswith(b'{"type"') else CHAT
-            got = await stand.ask(chat(stream=stream), path)
-            assert (got.status, got.body) == (status, said)
-            await stand.settle()
-            assert stand.outcomes() == outcome
 
     run(body())
 

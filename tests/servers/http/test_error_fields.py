@@ -1,9 +1,11 @@
-"""Errors of engines in a field of an event that SDKs pass over."""
+"""Errors of engines where no SDK looks for them: in a field beside the data, or in an answer with status 200."""
 
 import asyncio
 import json
 
-from gateway.harness import DONE, ROLE, Asked, chat, event, run, standing
+import pytest
+
+from gateway.harness import CHAT, DONE, ROLE, Asked, chat, event, run, standing
 
 ERROR = (
     b'{"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}'
@@ -45,5 +47,42 @@ def test_within_a_stream_it_is_told_in_an_event_that_sdks_read_and_the_stream_cu
             assert not got.whole
             await stand.settle()
             assert stand.outcomes() == {"engine_failed": 1}
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("said", "status", "outcome"),
+    [
+        (b'{"error":{"message":"busy","code":429},"user_id":"u"}', 429, {"engine_failed": 1}),
+        (b'{"error":{"message":"Provider returned error","code":502}}', 502, {"engine_failed": 1}),
+        (b'{"error":{"message":"too long","code":400}}', 400, {"bad_request": 1}),
+        (
+            b'\n       \n\n{"error":{"message":"Provider returned error","code":502}}',
+            502,
+            {"engine_failed": 1},
+        ),
+        (b'{\n  "error": {\n    "code": 400\n  }\n}\n', 400, {"bad_request": 1}),
+        (b'{"error":null,"choices":[]}', 200, {"good": 1}),
+        (b'{"type":"error","error":{"type":"overloaded_error"}}', 529, {"engine_failed": 1}),
+        (b'{"type": "error", "error": {"type": "invalid_request_error"}}', 400, {"bad_request": 1}),
+    ],
+)
+def test_a_whole_answer_that_is_an_error_has_the_status_of_the_error(
+    said: bytes, status: int, outcome: dict[str, int], stream: bool
+) -> None:
+    """OpenRouter answers 200 once it has asked a provider, and sends blank lines while that computes; SDKs raise nothing for it."""
+
+    async def script(asked: Asked) -> None:
+        asked.reply(said)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            path = b"/v1/messages" if said.startswith(b'{"type"') else CHAT
+            got = await stand.ask(chat(stream=stream), path)
+            assert (got.status, got.body) == (status, said)
+            await stand.settle()
+            assert stand.outcomes() == outcome
 
     run(body())

@@ -1,10 +1,11 @@
 """Whether an engine's answer is a whole and a good one (INV-10): every door judges alike, by its head, its events and its end."""
 
 import asyncio
+import re
 from typing import Final
 
 from millgate.core.words import FailureKind
-from millgate.dialects.contract import Dialect, EngineError, Usage
+from millgate.dialects.contract import Dialect, EngineError, Usage, in_one_line
 from millgate.dialects.sse import EventFloodError, Splitter
 from millgate.http1.client import AnswerHead, Call
 from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, verdict
@@ -20,8 +21,8 @@ ENDING_S = 5.0
 _JSON: Final = (b"json",)
 _PLAIN: Final = (b"", b"identity")
 _NO_HEAD: Final = AnswerHead(0, (), None)
-_ERROR: Final = (b'{"error"', b'{"type":"error"', b'{"type": "error"')
-"""How a whole answer begins that is an error, by dialect."""
+_ERROR: Final = re.compile(rb'\s*\{\s*"(?:error"|type"\s*:\s*"error")')
+"""How a whole answer begins that is an error, by dialect; providers send blank lines while they compute."""
 
 
 class AnswerEnds:
@@ -76,8 +77,8 @@ def is_usable(head: AnswerHead, dialect: Dialect) -> bool:
 
 def as_its_body_says(head: AnswerHead, body: bytes, dialect: Dialect) -> AnswerHead:
     """Return the head of a whole answer with the status of the error that it is: routers answer 200 once they have asked their own engine."""
-    is_error = head.status < 300 and body.startswith(_ERROR)
-    error = dialect.read_event(b"data: " + body).error if is_error else None
+    is_error = head.status < 300 and _ERROR.match(body) is not None
+    error = dialect.read_event(b"data: " + in_one_line(body)).error if is_error else None
     return head if error is None else head._replace(status=error.status, notes=None)
 
 

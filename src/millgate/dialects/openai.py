@@ -90,6 +90,8 @@ _LARGE_BYTES: Final = 65_536
 _MOST_OBJECTS: Final = 65_536
 """An event of more objects is not read: the longest with logprobs have some thousand, and 300,000 choices take 0.1 s."""
 _ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_STATUS: Final = re.compile(r"[45][0-9][0-9]")
+"""LiteLLM's proxy writes the code of an error as text."""
 _ERROR_FIELD: Final = b"error:"
 """The field in which llama.cpp had an error of a stream until September 2025 (ggml-org/llama.cpp#16109). SDKs read `data` alone."""
 _ASKING_USAGE: Final = b'{"stream_options":{"include_usage":true},'
@@ -260,6 +262,8 @@ def status_of_error(error: bytes) -> int:
         return 502
     if isinstance(said.code, int):
         return said.code if 400 <= said.code <= 599 else 502
+    if said.code is not None and _STATUS.fullmatch(said.code):
+        return int(said.code)
     return _STATUS_OF_WORD.get(said.code or "") or _STATUS_OF_WORD.get(said.type or "", 502)
 
 

@@ -64,6 +64,9 @@ def test_within_a_stream_it_is_told_in_an_event_that_sdks_read_and_the_stream_cu
             {"engine_failed": 1},
         ),
         (b'{\n  "error": {\n    "code": 400\n  }\n}\n', 400, {"bad_request": 1}),
+        (b'{"error":{"message":"litellm.RateLimitError","code":"429"}}', 429, {"engine_failed": 1}),
+        (b'{"error":{"message":"litellm.BadRequestError","code":"400"}}', 400, {"bad_request": 1}),
+        (b'{"error":{"message":"odd","code":"4290"}}', 502, {"engine_failed": 1}),
         (b'{"error":null,"choices":[]}', 200, {"good": 1}),
         (b'{"type":"error","error":{"type":"overloaded_error"}}', 529, {"engine_failed": 1}),
         (b'{"type": "error", "error": {"type": "invalid_request_error"}}', 400, {"bad_request": 1}),
@@ -84,5 +87,27 @@ def test_a_whole_answer_that_is_an_error_has_the_status_of_the_error(
             assert (got.status, got.body) == (status, said)
             await stand.settle()
             assert stand.outcomes() == outcome
+
+    run(body())
+
+
+@pytest.mark.parametrize(("code", "outcome"), [("429", "engine_failed"), ("400", "bad_request")])
+def test_the_first_event_of_a_stream_may_write_its_status_as_text(code: str, outcome: str) -> None:
+    said = (
+        b'{"error":{"message":"litellm.RateLimitError","type":"None","param":"None","code":"%b"}}'
+        % code.encode()
+    )
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b"data: " + said + b"\n\n")
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True))
+            assert (got.status, got.body) == (int(code), said)
+            await stand.settle()
+            assert stand.outcomes() == {outcome: 1}
 
     run(body())

@@ -1,13 +1,17 @@
 """An engine that refuses the gate's own key: no client's key is at fault, and none sees a part of it."""
 
+import asyncio
 from hashlib import sha256
 
 import pytest
 
-from gateway.harness import CHAT, Asked, chat, run
+from gateway.harness import CHAT, ROLE, Asked, chat, event as delta, run
 from gateway.stand import gating
 from millgate.core.words import FailureKind
+from millgate.gateway.settings import LineAddress
 from millgate.runtime.callers import CallerSettings, TenantRule
+from servers.line.stand import upload
+from servers.line.talk import Peer
 
 KEY, UPSTREAM = "mgk_planted-client-key", "sk-planted-engine-key"
 GUARDED = CallerSettings(tenants=(TenantRule("a", (sha256(KEY.encode()).digest(),)),))
@@ -33,6 +37,51 @@ def test_a_client_with_a_good_key_is_not_told_that_the_gates_own_key_is_refused(
             assert told == ([("engine", FailureKind.STATUS)] if path == CHAT else [])
         async with gating(refuse, callers=CallerSettings()) as stand:
             assert (await stand.ask(chat(), authorization="Bearer theirs")).status == 401
+
+    run(body())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stream_that_says_so_in_an_event_tells_its_client_as_little(begun: bool) -> None:
+    """Routers answer 200 and ask their own provider then: LiteLLM's proxy has the status in the event."""
+    event = b'data: {"error":{"message":"Incorrect API key: %b","code":"401"}}\n\n' % UPSTREAM[-5:].encode()
+
+    async def refuse(asked: Asked) -> None:
+        asked.open_stream()
+        if begun:
+            asked.send(ROLE, delta("a"))
+            await asked.writer.drain()
+            await asyncio.sleep(0.02)
+        asked.send(event)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with gating(refuse, callers=GUARDED, address={"api_key": UPSTREAM}) as stand:
+            got = await stand.ask(chat(stream=True), CHAT, b"POST", authorization=f"Bearer {KEY}")
+            assert (got.status, got.whole) == ((200, False) if begun else (502, True))
+            assert b'"upstream_error"' in got.body
+            assert UPSTREAM[-5:] not in str(got)
+        async with gating(refuse) as stand:
+            theirs = await stand.ask(chat(stream=True), CHAT, b"POST", authorization="Bearer theirs")
+            assert (theirs.status, UPSTREAM[-5:] in str(theirs)) == (200 if begun else 401, True)
+
+    run(body())
+
+
+def test_neither_is_the_client_of_a_job_told() -> None:
+    async def refuse(asked: Asked) -> None:
+        asked.reply(b'{"error":{"message":"Incorrect API key: %b"}}' % UPSTREAM[-5:].encode(), 401)
+
+    async def body() -> None:
+        for own_key, words in ((UPSTREAM, "the engine failed"), (None, "the engine answered 401")):
+            async with gating(refuse, address={"api_key": own_key}, line=LineAddress(port=0)) as stand:
+                port = stand.gateway.line_port
+                peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+                peer.send(upload(chat()))
+                reply = await peer.final()
+                assert reply.message.startswith(words)
+                assert (UPSTREAM[-5:] in reply.message) is (own_key is None)
+                peer.leave()
 
     run(body())
 

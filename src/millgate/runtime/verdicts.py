@@ -38,6 +38,7 @@ OVERLOADED: Final = (429, 503, 529)
 UNFIT: Final = (FailureKind.PROTOCOL, FailureKind.BROKEN)
 """What a door finds to be no answer, or no whole one, that came with a good status and a good end."""
 _OVER_LIMIT: Final = 429
+_UNAUTHORIZED, _UNPAID = 401, 402
 # The request's or the setup's: whose key it was, and who has chosen the model, the core knows better.
 _OF_THE_KEY: Final = (401, 402, 403)
 _OF_THE_NAME: Final = (404, 405)
@@ -82,6 +83,18 @@ def is_full(kind: FailureKind, said: Said) -> bool:
 def is_for_the_operator(kind: FailureKind, said: Said, *, own_key: bool) -> bool:
     """Whether a refusal is about the engine, not about its client: it has no room, or refuses the gate's own key or its account."""
     return is_full(kind, said) or (own_key and (said.blames_key or kind is FailureKind.NO_CREDIT))
+
+
+def told_instead(kind: FailureKind, status: int, *, own_key: bool) -> FailureKind | None:
+    """Return the failure that a client is told in place of an engine's words about the gate's own key and account; None where it gets those.
+
+    The client's own key is good, its account is another one, and the text may show a part of ours.
+    """
+    if not own_key:
+        return None
+    if kind is FailureKind.NO_CREDIT or status == _UNPAID:
+        return FailureKind.NO_CREDIT
+    return kind if status == _UNAUTHORIZED else None
 
 
 def blame(status: int, hint: float | None = None) -> Said:

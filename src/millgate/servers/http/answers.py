@@ -9,7 +9,7 @@ from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.wire.fields import ANSWER_RESERVED, Lines, header_lines
-from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, lacks_credit, verdict
+from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, lacks_credit, told_instead, verdict
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.fields import (
@@ -24,8 +24,6 @@ from millgate.servers.requests.fields import (
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds, as_its_body_says, flaw, is_usable
 
 _TAIL_BYTES: Final = 8 * 1024
-_UNAUTHORIZED: Final = 401
-_UNPAID: Final = 402
 _AS_IT_COMES: Final = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
 _UNKNOWN: Final = Usage(None, None)
@@ -208,16 +206,11 @@ class WholeAnswer:
             exchange.respond(self._head.status, self._headers(), rest)
 
     def _complaint(self, kind: FailureKind, rest: bytes) -> Callable[[], None]:
-        """Return what tells the client of an engine's error: its own words, but for those about the gate's key and account.
-
-        The client's own key is good, its account is another one, and the text may show a part of ours.
-        """
-        owner, is_told = self._owner, not self._started and self._owner.own_key
-        if is_told and (kind is FailureKind.NO_CREDIT or self._head.status == _UNPAID):
-            return partial(tell_failure, owner, FailureKind.NO_CREDIT)
-        if is_told and self._head.status == _UNAUTHORIZED:
-            return partial(tell_failure, owner, kind)
-        return partial(self._pass_on, rest)
+        """Return what tells the client of an engine's error: its own words, but for those about the gate's key and account."""
+        told = told_instead(kind, self._head.status, own_key=self._owner.own_key)
+        if told is None or self._started:
+            return partial(self._pass_on, rest)
+        return partial(tell_failure, self._owner, told)
 
     def _fail(self, kind: FailureKind, sent: Sent) -> None:
         if self._started:

@@ -14,7 +14,7 @@ from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
-from millgate.runtime.verdicts import SAID_NOTHING, event_verdict
+from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, told_instead
 from millgate.servers.http.answers import WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.requests.fields import NO_RETRY, beside_quotas, with_ids
@@ -190,7 +190,7 @@ class StreamAnswer:
                 break
             if event.error is not None:
                 shown = piece if payload(piece) else self._dialect.as_event(event.error.body)
-                self._engine_error(event.error, b"".join(onward) + shown)
+                self._engine_error(event.error, b"".join(onward), shown)
                 return False
             heard = heard or not event.silent
             self._note(event)
@@ -271,17 +271,23 @@ class StreamAnswer:
             tell_failure(self._owner, kind)
             self._owner.failed(kind, sent)
 
-    def _engine_error(self, error: EngineError, seen: bytes) -> None:
+    def _engine_error(self, error: EngineError, before: bytes, shown: bytes) -> None:
         """Turn an error event into a status while the status is open; later pass it on, and cut what does not end with it."""
         self._owner.break_off()
         kind, said = event_verdict(error)
+        told = told_instead(kind, error.status, own_key=self._owner.own_key)
         if self._started:
-            self._exchange.write(seen)
-            if error.final:
+            self._exchange.write(before if told is not None else before + shown)
+            if told is not None:
+                cut_off(self._owner, told)
+            elif error.final:
                 self._exchange.finish()
             else:
                 self._exchange.abort()
             self._owner.failed(kind, Sent.BYTES, said if kind is FailureKind.REFUSED else SAID_NOTHING)
+        elif told is not None:
+            tell_failure(self._owner, told)
+            self._owner.failed(kind, Sent.REQUEST, said)
         else:
             lines = _FINAL_JSON if kind is FailureKind.NO_CREDIT else _JSON
             headers = with_ids(lines, self._owner.request_id)

@@ -16,7 +16,14 @@ from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.contract import upstream_id
 from millgate.runtime.driver import Driver
-from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_for_the_operator, is_left_undone
+from millgate.runtime.verdicts import (
+    SAID_NOTHING,
+    UNFIT,
+    Said,
+    is_for_the_operator,
+    is_left_undone,
+    told_instead,
+)
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection
 from millgate.servers.line.contract import ErrorWords
@@ -192,10 +199,11 @@ class LineAttempt:
             self._finish(judge.usage)
         else:
             said = judge.complaint
-            words = "" if said is None else words_of(said.status, said.body)
-            tell = partial(self._give_up, judge.failure, message=words, said=judge.said)
             route, kind, engine_said = self._route, judge.failure, judge.said
             own_key = route is not None and route.credential is not None
+            told = None if said is None else told_instead(kind, said.status, own_key=own_key)
+            words = "" if said is None or told is not None else words_of(said.status, said.body)
+            tell = partial(self._give_up, kind, message=words, said=engine_said)
             if route is not None and is_for_the_operator(kind, engine_said, own_key=own_key):
                 self._desk.on_refused(route.name, kind)
             if self._is_answer or not is_left_undone(kind, engine_said, own_key=own_key):

@@ -166,10 +166,20 @@ def test_a_refusal_too_long_to_keep_is_passed_on_and_the_request_not_sent_again(
     run(body())
 
 
-def test_an_engine_that_does_not_know_stream_options_is_asked_again_without_and_not_soon_again() -> None:
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (400, b'{"error":{"message":"unknown field stream_options"}}'),
+        (422, b'{"message":{"detail":[{"type":"extra_forbidden","loc":["body","stream_options"]}]}}'),
+    ],
+    ids=["usual", "Mistral"],
+)
+def test_an_engine_that_does_not_know_stream_options_is_asked_again_without_and_not_soon_again(
+    status: int, said: bytes
+) -> None:
     async def script(asked: Asked) -> None:
         if b"stream_options" in asked.body:
-            asked.reply(b'{"error":{"message":"unknown field stream_options"}}', 400)
+            asked.reply(said, status)
         else:
             await answer_whole(asked)
 

@@ -24,6 +24,8 @@ from millgate.servers.requests.fields import (
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, AnswerEnds, as_its_body_says, flaw, is_usable
 
 _TAIL_BYTES: Final = 8 * 1024
+_UNREADABLE: Final = (400, 422)
+"""How engines refuse a field that they do not know; 422 is Mistral's and that of `transformers serve`."""
 _AS_IT_COMES: Final = (b"audio/", b"image/", b"video/", b"application/octet-stream")
 """Kinds that are of use from their first byte on, and in which no engine says that it gave up."""
 _UNKNOWN: Final = Usage(None, None)
@@ -169,7 +171,7 @@ class WholeAnswer:
             self._pass_on(rest)
             usage = dialect.read_usage(rest) if self._ends is None else self._ends.usage(dialect)
             owner.finished(usage or _UNKNOWN)
-        elif self._started or not (status == 400 and owner.resend(rest)):
+        elif self._started or not (status in _UNREADABLE and owner.resend(rest)):
             kind, said = verdict(self._head, end)
             tell = self._complaint(kind, rest)
             if not self._started and is_left_undone(kind, said, own_key=owner.own_key):

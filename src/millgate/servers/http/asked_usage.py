@@ -1,6 +1,6 @@
 """Which engines know the `stream_options` that the gate puts in: believed by what they have answered, not by what an error names.
 
-A 400 may quote the client. So an engine is taken for one that refuses them only when the same request without them has been answered.
+A 400 or 422 may quote the client. So an engine is taken for one that refuses them only when the same request without them has been answered.
 """
 
 from collections.abc import Callable
@@ -31,5 +31,5 @@ class AskedUsage:
         self._refused_until[engine] = 0.0 if takes else self._clock() + FORGOTTEN_S
 
     def may_be_meant(self, engine: str, complaint: bytes, body: bytes) -> bool:
-        """Whether this 400 may complain of them: not where an engine that takes them can have the name from the client's body."""
+        """Whether this refusal may complain of them: not where an engine that takes them can have the name from the client's body."""
         return complaint.find(_NAME) >= 0 and (self._refused_until.get(engine) != 0.0 or body.find(_NAME) < 0)

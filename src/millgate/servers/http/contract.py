@@ -122,7 +122,7 @@ class AnswerOwner(Protocol):
         """Let more of a long answer be under way."""
 
     def resend(self, complaint: bytes) -> bool:
-        """Take back what we added to the request if that is what this 400 complains of; True if sent again."""
+        """Take back what we added to the request if that is what this 400 or 422 complains of; True if sent again."""
 
 
 class HttpDesk:

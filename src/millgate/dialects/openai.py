@@ -90,6 +90,13 @@ _LARGE_BYTES: Final = 65_536
 _MOST_OBJECTS: Final = 65_536
 """An event of more objects is not read: the longest with logprobs have some thousand, and 300,000 choices take 0.1 s."""
 _ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_STATUS_BESIDE: Final = {
+    b'"overloaded"': 429,
+    **dict.fromkeys(
+        (b'"validation"', b'"template_error"', b'"missing_template_variable"', b'"tool_error"'), 422
+    ),
+}
+"""The status that TGI gives an error of this `error_type`, which it writes beside the error, where it is no event."""
 _STATUS: Final = re.compile(r"[45][0-9][0-9]")
 """LiteLLM's proxy writes the code of an error as text."""
 _ERROR_FIELD: Final = b"error:"
@@ -304,7 +311,8 @@ class OpenAI(Dialect):
         except UNREADABLE:
             return StreamEvent(content=True)
         if _says(chunk.error):
-            return StreamEvent(error=EngineError(status_of_error(bytes(chunk.error)), data))
+            beside = _STATUS_BESIDE.get(bytes(chunk.error_type))
+            return StreamEvent(error=EngineError(beside or status_of_error(bytes(chunk.error)), data))
         choices = chunk.choices or ()
         finish = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
         usage = _usage(chunk.usage)

@@ -107,6 +107,7 @@ class CompletionChunk(msgspec.Struct, gc=False):
     choices: list[CompletionChoice] | None = None
     usage: CompletionCounts | None = None
     error: Raw = ABSENT
+    error_type: Raw = ABSENT
 
 
 class ErrorCode(msgspec.Struct, gc=False):

@@ -39,6 +39,9 @@ UNFIT: Final = (FailureKind.PROTOCOL, FailureKind.BROKEN)
 """What a door finds to be no answer, or no whole one, that came with a good status and a good end."""
 _OVER_LIMIT: Final = 429
 _UNAUTHORIZED, _UNPAID = 401, 402
+# TGI and text-embeddings-inference say so of their own model; OpenAI of a tool's server that the request names.
+_FAILED_DEPENDENCY: Final = 424
+_OF_A_TOOL: Final = b"external_connector"
 # The request's or the setup's: whose key it was, and who has chosen the model, the core knows better.
 _OF_THE_KEY: Final = (401, 402, 403)
 _OF_THE_NAME: Final = (404, 405)
@@ -112,6 +115,8 @@ def event_verdict(error: EngineError) -> tuple[FailureKind, Said]:
 def _judged(status: int, body: bytes, hint: float | None, kind: FailureKind) -> tuple[FailureKind, Said]:
     if lacks_credit(status, body):
         return FailureKind.NO_CREDIT, SAID_NOTHING
+    if status == _FAILED_DEPENDENCY and body and body.find(_OF_A_TOOL, 0, _MOST_WORDS) < 0:
+        return kind, Said(hint)
     if status in OVERLOADED:
         over = status == _OVER_LIMIT
         return FailureKind.REFUSED, Said(hint, over, named_limit(body) if over else None)

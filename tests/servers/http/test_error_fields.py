@@ -67,6 +67,13 @@ def test_within_a_stream_it_is_told_in_an_event_that_sdks_read_and_the_stream_cu
         (b'{"error":{"message":"litellm.RateLimitError","code":"429"}}', 429, {"engine_failed": 1}),
         (b'{"error":{"message":"litellm.BadRequestError","code":"400"}}', 400, {"bad_request": 1}),
         (b'{"error":{"message":"odd","code":"4290"}}', 502, {"engine_failed": 1}),
+        (b'{"error":"Model is overloaded","error_type":"overloaded"}', 429, {"engine_failed": 1}),
+        (b'{"error":"Input validation error","error_type":"validation"}', 422, {"bad_request": 1}),
+        (
+            b'{"error":"Request failed during generation","error_type":"generation"}',
+            502,
+            {"engine_failed": 1},
+        ),
         (b'{"error":null,"choices":[]}', 200, {"good": 1}),
         (b'{"type":"error","error":{"type":"overloaded_error"}}', 529, {"engine_failed": 1}),
         (b'{"type": "error", "error": {"type": "invalid_request_error"}}', 400, {"bad_request": 1}),
@@ -107,6 +114,64 @@ def test_the_first_event_of_a_stream_may_write_its_status_as_text(code: str, out
         async with standing(script) as stand:
             got = await stand.ask(chat(stream=True))
             assert (got.status, got.body) == (int(code), said)
+            await stand.settle()
+            assert stand.outcomes() == {outcome: 1}
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        (
+            b'{"error":"Request failed during generation: CUDA error","error_type":"generation"}',
+            "engine_failed",
+        ),
+        (
+            b'{"error":{"message":"Error retrieving tool list","type":"external_connector_error"}}',
+            "bad_request",
+        ),
+    ],
+    ids=["TGI", "OpenAI"],
+)
+def test_a_424_is_the_fault_of_an_engine_that_says_it_of_its_own_model(said: bytes, outcome: str) -> None:
+    """Also text-embeddings-inference; OpenAI says it of the server of a tool, which the request names."""
+
+    async def script(asked: Asked) -> None:
+        asked.reply(said, 424)
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat())
+            assert (got.status, got.body) == (424, said)
+            await stand.settle()
+            assert stand.outcomes() == {outcome: 1}
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "outcome"),
+    [
+        ("overloaded", 429, "engine_failed"),
+        ("validation", 422, "bad_request"),
+        ("generation", 502, "engine_failed"),
+    ],
+)
+def test_a_stream_of_tgi_says_beside_its_error_of_which_kind_it_is(
+    kind: str, status: int, outcome: str
+) -> None:
+    said = json.dumps({"error": "in words", "error_type": kind}).encode()
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b"data:" + said + b"\n\n")
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True))
+            assert (got.status, got.body) == (status, said)
             await stand.settle()
             assert stand.outcomes() == {outcome: 1}
 

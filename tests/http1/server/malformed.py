@@ -148,6 +148,7 @@ HOSTS = [
             b"a b",
             b"a/b",
             b"user@host",
+            b"*.a",
             b"a,b",
             b"a\\b",
             b"a?b",

@@ -149,6 +149,17 @@ def test_a_connection_is_closed_when_the_client_does_not_keep_it(request_bytes: 
     run(body())
 
 
+def test_the_probe_of_a_route_without_a_host_names_any() -> None:
+    """envoyproxy/gateway#8564: Envoy Gateway's active health checks."""
+
+    async def body() -> None:
+        async with serving() as stand:
+            got = await stand.ask(b"GET /health HTTP/1.1\r\nHost: *\r\n\r\n")
+            assert got.status == 200
+
+    run(body())
+
+
 def test_a_probe_in_http_1_0_may_name_no_host() -> None:
     """RFC 9112 section 3.2 wants one in HTTP/1.1; HAProxy's `option httpchk GET /health` sends these bytes."""
 

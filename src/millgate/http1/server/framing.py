@@ -15,9 +15,9 @@ from millgate.http1.wire.fields import MOST_LENGTH_DIGITS
 _TARGET: Final = re.compile(rb"/[!\"$-~]*")
 """Origin form in visible ASCII; no fragment, which never belongs on the wire (RFC 9112 section 3.2)."""
 
-_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9\-._~]{1,255})(?::([0-9]{1,5}))?")
+_HOST: Final = re.compile(rb"(?:\[[0-9A-Fa-f:.]{2,45}\]|\*|[A-Za-z0-9\-._~]{1,255})(?::([0-9]{1,5}))?")
 """uri-host [":" port] of RFC 3986 without the sub-delimiters and percent-encodings of its names: no host has them,
-and a list of hosts, a path or userinfo would hide in them."""
+and a list of hosts, a path or userinfo would hide in them. `*` alone is what Envoy Gateway's probes name where a route has no host."""
 
 _HIGHEST_PORT: Final = 65535
 

@@ -235,3 +235,32 @@ def test_more_sequences_than_the_cap_are_413_and_say_how_many_there_may_be() -> 
             assert not stand.engine.asked
 
     run(body())
+
+
+@pytest.mark.parametrize(
+    ("behind", "status", "id_of"),
+    [
+        (b"POST /v1/chat/completions HTTP/1.1\r\nbroken\r\n\r\n", 400, None),
+        (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: gate\r\nx-request-id: second\r\ncontent-length: 99999999\r\n\r\n",
+            413,
+            "second",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_request_is_not_told_under_the_id_of_the_one_before(
+    behind: bytes, status: int, id_of: str | None
+) -> None:
+    """A proxy sends the requests of many clients on one connection."""
+
+    async def body() -> None:
+        async with standing() as stand:
+            client = await stand.client()
+            client.ask(chat(), headers={"x-request-id": "first"})
+            assert (await client.answer()).headers["x-request-id"] == "first"
+            client.writer.write(behind)
+            got = await client.answer()
+            given = got.headers["x-request-id"]
+            assert (got.status, given != "first", id_of in {None, given}) == (status, True, True)
+
+    run(body())

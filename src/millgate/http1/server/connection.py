@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from millgate.http1.client.contract import ID_NAMES
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.backlog import Backlog
 from millgate.http1.server.budget import Share
@@ -15,7 +16,7 @@ from millgate.http1.server.contract import Application, RefusedRequest, RequestH
 from millgate.http1.server.deadlines import ConnectionDeadlines, TimeoutVerdict
 from millgate.http1.server.exchange import ExchangeConnection, HttpExchange
 from millgate.http1.server.framing import UnacceptableError
-from millgate.http1.server.intake import IDLE, Intake
+from millgate.http1.server.intake import BODY, IDLE, Intake
 from millgate.http1.server.wire import CONTINUE, ResponseHeads, Wire
 from millgate.http1.wire.outbox import Outbox
 
@@ -289,7 +290,7 @@ class Connection(ExchangeConnection):
             self._server.application.on_slow(self._exchange, self._slow)
 
     def _refuse(self, error: Exception) -> None:
-        self._linger(self.heads.last(self._server.refusal(error, getattr(self._intake, "head", None))))
+        self._linger(self.heads.last(self._server.refusal(error, _known_head(self._intake))))
 
     def _linger(self, answer: bytes) -> None:
         """Send a last answer, half-close, and drop what still comes: a reset would destroy the answer."""
@@ -318,3 +319,12 @@ class Connection(ExchangeConnection):
             self._state = CLOSING
             self.deadlines.writing()
             self.wire.close()
+
+
+def _known_head(intake: Intake) -> RequestHead | None:
+    """Return the head of the request that goes wrong, or the one before it, which says who the client is, without its id."""
+    head: RequestHead | None = getattr(intake, "head", None)
+    if head is None or intake.phase == BODY:
+        return head
+    named = {name: value for name, value in (head.named or {}).items() if name not in ID_NAMES}
+    return head._replace(headers=(), named=named)

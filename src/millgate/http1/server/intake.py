@@ -229,6 +229,7 @@ class Intake:
         self.expects = expects
 
     def _open_body(self, length: int | None, *, chunked: bool) -> None:
+        self.phase = BODY
         if length is not None:
             if length > self._limits.body_bytes:
                 raise body_too_large(self._limits.body_bytes)
@@ -238,7 +239,6 @@ class Intake:
         self._chunked = chunked
         if not self._repeated:
             self._headless.append(None)  # emptied again only by a second head
-        self.phase = BODY
 
     # ---- bodies
 

@@ -142,7 +142,11 @@ def test_an_error_event_means_the_status_of_its_type(kind: str, status: int) -> 
 def test_an_error_in_another_shape_is_put_into_this_one() -> None:
     error = ANTHROPIC.read_event(b'data: {"error":{"message":"full","code":503}}\n\n').error
     assert error is not None
-    assert json.loads(error.body) == {"type": "error", "error": {"type": "api_error", "message": "full"}}
+    assert error.status == 503
+    assert json.loads(error.body) == {
+        "type": "error",
+        "error": {"type": "overloaded_error", "message": "full"},
+    }
 
 
 def test_an_abort_is_one_streamed_and_whole() -> None:

@@ -35,6 +35,7 @@ from millgate.dialects.contract import (
 )
 from millgate.dialects.conversations import read_messages
 from millgate.dialects.media import measured
+from millgate.dialects.openai import status_of_error
 from millgate.dialects.prefix_chain import ConversationReader
 from millgate.dialects.refusals import Refuser
 from millgate.dialects.sse import payload
@@ -149,10 +150,11 @@ class Anthropic(Dialect):
             error = ERROR.decode(bytes(said.error))
         except UNREADABLE:
             error = MessagesError()
-        status = STATUS_OF_TYPE.get(error.type or "", 502)
+        status = STATUS_OF_TYPE.get(error.type or "") or status_of_error(bytes(said.error))
         if said.type == "error":
             return EngineError(status, data)
-        return EngineError(status, self.error("api_error", None, error.message or "the engine failed"))
+        kind = _TYPE_OF_STATUS.get(status, "api_error")
+        return EngineError(status, self.error(kind, None, error.message or "the engine failed"))
 
     def read_usage(self, answer: bytes) -> Usage | None:
         """Find the usage: by its place in a whole answer, else the last one in the text.

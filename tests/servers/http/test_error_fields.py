@@ -6,6 +6,7 @@ import json
 import pytest
 
 from gateway.harness import CHAT, DONE, ROLE, Asked, chat, event, run, standing
+from millgate.core.words import FailureKind
 
 ERROR = (
     b'{"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}'
@@ -174,5 +175,23 @@ def test_a_stream_of_tgi_says_beside_its_error_of_which_kind_it_is(
             assert (got.status, got.body) == (status, said)
             await stand.settle()
             assert stand.outcomes() == {outcome: 1}
+
+    run(body())
+
+
+def test_a_stream_of_messages_may_begin_with_an_error_of_the_other_dialect() -> None:
+    """LiteLLM's proxy writes all errors as OpenAI does."""
+
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b'data: {"error":{"message":"slowly","type":"None","param":"None","code":"429"}}\n\n')
+        asked.end_stream()
+
+    async def body() -> None:
+        async with standing(script) as stand:
+            got = await stand.ask(chat(stream=True, max_tokens=9), b"/v1/messages")
+            assert (got.status, got.error) == (429, {"type": "rate_limit_error", "message": "slowly"})
+            await stand.settle()
+            assert dict(stand.lane.failures)[FailureKind.REFUSED] == 1
 
     run(body())

@@ -5,7 +5,7 @@ that holds a quantile the weight is taken as even, so that a limit which steers 
 fading the weight of new ones grows (Cormode, Shkapenyuk, Srivastava and Xu, Forward Decay, ICDE 2009).
 
 `Ranking` is for lines of a hundred thousand clients. A tree of Python objects would take 100 bytes for each; arrays of machine
-integers take 16, and none of the garbage collector's time. They are cut into blocks (the layout of Grant Jenks'
+integers take 20, and none of the garbage collector's time. They are cut into blocks (the layout of Grant Jenks'
 *sortedcontainers*): an insertion moves some kilobytes whatever the length, and counting the blocks before is a short sum.
 """
 
@@ -277,7 +277,7 @@ MOST_WEIGHT: Final = (1 << 32) - 1
 
 
 class Ranking:
-    """Keys in ascending order, of 64 bits, signed, with owners of 32 bits and, where they are `weighed`, weights of 32 bits, unsigned."""
+    """Keys in ascending order, with owners, both of 64 bits, signed, and, where they are `weighed`, weights of 32 bits, unsigned."""
 
     def __init__(self, *, weighed: bool = True) -> None:
         self._weighed = weighed
@@ -349,7 +349,7 @@ class Ranking:
         self.total += weight
         tops = self._tops
         if not tops:
-            self._keys, self._owners, self._weights = [array("q")], [array("i")], [array("I")]
+            self._keys, self._owners, self._weights = [array("q")], [array("q")], [array("I")]
             tops.append(key)
             self._totals.append(0)
         if key > tops[-1]:  # as of most newcomers

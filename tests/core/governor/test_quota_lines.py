@@ -306,6 +306,14 @@ def test_lines_are_bounded_and_beyond_them_the_plain_wait_is_told() -> None:
     assert lines._ends == []
 
 
+def test_who_a_quota_refuses_after_two_billion_requests_has_an_appointment_too() -> None:
+    lines, bucket = QuotaLines(), Bucket(1.0, 1.0, 0.0)
+    number = 1 << 31
+    lines.book(number, "", ClientKind.FIRST, Appointment(0.0, 1.0), [Demand(bucket, 1.0)])
+    assert len(lines) == 1
+    assert lines.returned(number) is not None
+
+
 def test_notes_of_appointments_that_are_over_do_not_pile_up() -> None:
     lines, bucket = QuotaLines(), Bucket(1.0, 1.0, 0.0)
     for number in range(5_000):

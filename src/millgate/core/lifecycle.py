@@ -37,8 +37,3 @@ NEXT: dict[tuple[State, type], State] = {
 """State and event to the next state. Admission moves QUEUED to PREFILL and a yield moves QUEUED to OVER; both are the
 governor's own decisions and not events. So is a second try after a failure (`governor/failover`), which moves PREFILL
 back to QUEUED instead."""
-
-
-def states_before(event: type) -> tuple[State, ...]:
-    """Return the states in which this event means something to an attempt."""
-    return tuple(state for state, kind in NEXT if kind is event)

@@ -120,17 +120,3 @@ def test_a_limit_that_is_less_than_half_used_does_not_grow(kind: str) -> None:
 )
 def test_the_signs_of_overload(change: dict[str, Any], sign: bool) -> None:
     assert overloaded(SOUND._replace(**change)) is sign
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: AimdLimit(0, 1), "max_inflight must be at least 1, not 0"),
-        (lambda: AimdLimit(10, 5, tpot_slo_s=0.0), "tpot_slo must be above 0, not 0 s"),
-        (lambda: SloGradientLimit(-1.0, 10, 5), "tpot_slo must be above 0, not -1 s"),
-        (lambda: AimdLimit(10, 5).adopt(0), "max_inflight must be at least 1, not 0"),
-    ],
-)
-def test_what_no_limit_can_be_built_from_is_named(build: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build()

@@ -29,11 +29,6 @@ def test_every_kind_is_built(settings: LimitSettings, kind: type, streams: int) 
     assert limit.current() == streams
 
 
-def test_a_gradient_without_an_slo_is_refused() -> None:
-    with pytest.raises(ValueError, match="slo_gradient needs a tpot_slo"):
-        build_limit(LimitSettings("slo_gradient"), 256, PRIOR)
-
-
 def test_a_cold_start_is_where_the_prior_meets_the_slo() -> None:
     """0.955 x 50 ms = 10 ms + 0.6 ms x 62 streams."""
     assert cold_start(PRIOR, 0.05, 256) == 62

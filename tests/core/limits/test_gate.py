@@ -92,12 +92,6 @@ def test_a_second_permit_for_one_attempt_is_our_own_mistake() -> None:
         gate.take(1, 1, 1)
 
 
-def test_a_limit_below_one_names_its_setting() -> None:
-    with pytest.raises(ValueError, match="max_inflight must be at least 1, not 0"):
-        FixedLimit(0)
-    assert FixedLimit(7).current() == 7
-
-
 def test_what_is_left_of_its_memory_is_that_of_its_share() -> None:
     gate = _gate()
     gate.take(1, 300, 50)

@@ -122,11 +122,6 @@ def test_who_came_after_the_last_overtake_is_not_due() -> None:
     assert [each.attempt for each in order] == [0, 3, 2]
 
 
-def test_no_bound_below_one() -> None:
-    with pytest.raises(ValueError, match="max_overtakes must be at least 1, not 0"):
-        BoundedShortFirstOrder(0)
-
-
 class _Naive:
     """Counts every overtake of everybody, one by one."""
 

@@ -231,11 +231,6 @@ def test_the_report_tells_limit_rest_and_reset() -> None:
     assert (state.kind, state.limit, state.remaining, state.reset_s) == (QuotaKind.TPM, 600, 500, 10.0)
 
 
-def test_two_rules_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="same name: a"):
-        Ledger([rule("a", QuotaKind.RPM, 1), rule("a", QuotaKind.TPM, 1)])
-
-
 def test_levels_are_the_least_that_is_left_by_each_rule() -> None:
     ledger = Ledger([rule("all", QuotaKind.RPM, 60), rule("each", QuotaKind.RPM, 6, "tenant")])
     assert [(level.name, level.left_share, level.owners) for level in ledger.levels(0.0)] == [

@@ -5,20 +5,24 @@ from typing import Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
 from millgate.core.governor import legs
-from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
-from millgate.core.governor.placement import Place, is_in_time, leaves_others, roomy_engine, waits_for
+from millgate.core.governor.passing import Look, is_without_room, mark_blocked, wake_for_opening
+from millgate.core.governor.placement import (
+    Place,
+    is_in_time,
+    roomy_engine,
+)
 from millgate.core.governor.promises import UNPROMISED, queues_newcomers, refusal, short_refusal
-from millgate.core.governor.turns import lets_pass, next_queued
+from millgate.core.governor.turns import next_queued
 from millgate.core.limits.gate import is_seen_read
 from millgate.core.routing.working_set import MOST_PASSED_OVER, LiveSession, WorkingSets
 from millgate.core.state.attempt import Attempt, Request
 from millgate.core.state.engine import Engine, usual_kv_tokens
 from millgate.core.state.lane import Totals, less_important
-from millgate.core.state.pool import Pool, Route, Routes
-from millgate.core.tickets import SOONEST_RETURN_S, TOLERANCE_S, ClientKind
+from millgate.core.state.pool import Pool
+from millgate.core.tickets import SOONEST_RETURN_S, ClientKind
 from millgate.core.tickets.appointment import Appointment, ReturnRecord
 from millgate.core.words import Counted, Outcome, Reason
 
@@ -43,7 +47,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
                 request, decision.retry_after_s * decision.retry, now
             )
         elif decision.reason in _BLOCKED:
-            _mark_blocked(knowledge.engines.routes, request.route.up, now)
+            mark_blocked(knowledge.engines.routes, request.route.up, now)
         _leave_record(knowledge.attempts.waiting, allowances, knowledge.totals, request, decision, now)
         return (_with_quota(allowances, request, decision, now),)
     attempt = knowledge.attempts.take_in(request, now)
@@ -56,13 +60,6 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
     displaced = _displace(knowledge, request, now)
     queue(knowledge.attempts, attempt, plan.queued_until, now)
     return (decision, *displaced)
-
-
-def leaves_room(attempts: Attempts, plan: Plan) -> bool:
-    """Return whether this one, now queued, or another one in line leaves room to others."""
-    if plan.leaves_room or attempts.has_left_room:
-        return True
-    return leaves_others(attempts.engines.placement, plan.request)
 
 
 def _count_arrival(totals: Totals, request: Request, refused: Reason | None, now: float) -> None:
@@ -131,20 +128,8 @@ def queue(attempts: Attempts, attempt: Attempt, queued_until: float | None, now:
     attempts.enqueue(attempt, now)
     request = attempt.request
     attempts.wake_at(attempt.give_up_at, request.attempt)
-    attempts.wake_for_pace(request.queue)
-    _wake_for_opening(attempts, request, now)
-
-
-def _wake_for_opening(attempts: Attempts, queued: Request, now: float) -> None:
-    """Look again when an account has room for this request, or an engine may be given its prompt: no permit has to end for that."""
-    waits = [each for engine in queued.route.up if 0.0 < (each := _opens_in_s(engine, queued, now)) < inf]
-    if waits:
-        attempts.wake_at(now + min(waits), queued.attempt)
-
-
-def _opens_in_s(engine: Engine, queued: Request, now: float) -> float:
-    account_s = 0.0 if engine.provider is None else engine.provider.wait_s(queued.sizes(), now)
-    return max(account_s, engine.prompts.opens_at(queued.lane.settings.name) - now)
+    attempts.wake_for_paces()
+    wake_for_opening(attempts, request, now)
 
 
 def _start(
@@ -180,7 +165,6 @@ def _start(
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
     engine.given_prompt(lane.settings.name, attempt.unread_tokens, engine.foreseen_s(permit), now)
-    attempts.wake_for_pace(lane_queue)
     if not gate.has_room(1, 1):
         engine.became_full(now)
     engines.placement.started(request, engine, now)
@@ -236,14 +220,12 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
     that this saves, and for half of its own at most.
     """
     decisions: list[Decision] = []
-    blocked: list[Route] = []
-    passed_over = knowledge.allowances.streams.waiting()
-    kept: dict[int, int] = {}
+    look = Look(knowledge.attempts, knowledge.allowances.streams.waiting())
     attempts, engines = knowledge.attempts, knowledge.engines
     engines.placement.adapter_turns.turn(now)
     while (
         attempts.queued_count
-        and (number := next_queued(engines.routes.pools, blocked, now, passed_over)) is not None
+        and (number := next_queued(engines.routes.pools, look.blocked, now, look.passed_over)) is not None
     ):
         attempt = attempts.by_number[number]
         request = attempt.request
@@ -252,68 +234,20 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
             decisions += refuse_queued(knowledge, attempt, reason, now)
             continue
         held = engines.placement.held(request.marks, request.prompt_tokens)
-        roomy = roomy_engine(engines.placement, request, held, now, kept)
-        if roomy is None and engines.placement.is_kept_out(request, held, now):
-            _pass_over(attempts, attempt, now + engines.working_sets.next_room_s(now), now)
-            passed_over[number] = None
-            continue
-        if roomy is None and engines.placement.adapter_turns.is_out(request):
-            _pass_over(attempts, attempt, now + TOLERANCE_S, now)
-            passed_over |= _without_slot(attempts, engines.placement.adapter_turns, request, now)
-            if not lets_pass(request):
-                blocked.append(request.route)
-            continue
+        roomy = roomy_engine(engines.placement, request, held, now, look.kept)
         if roomy is None:
-            _mark_blocked(engines.routes, request.route.up, now)
-            _wake_for_opening(attempts, request, now)
-            kept |= waits_for(engines.placement, request)
-            if all(each.number in kept for each in request.route.up) or not lets_pass(request):
-                blocked.append(request.route)
-            else:
-                passed_over[number] = None
+            is_without_room(look, attempts, attempt, held, now)
             continue
         engine, ttft_s, better_until = roomy[:3]
-        if better_until > now and len(passed_over) < MOST_PASSED_OVER:
-            _pass_over(attempts, attempt, better_until, now)
-            passed_over[number] = None
-            continue
-        if not is_in_time(engine, request, ttft_s, now):
+        if better_until > now and look.many < MOST_PASSED_OVER:
+            look.passes(attempt, better_until, now)
+        elif not is_in_time(engine, request, ttft_s, now):
             decisions += refuse_queued(knowledge, attempt, late_reason(request, now), now)
-            continue
-        decisions.append(_admit_queued(attempts, knowledge.allowances, attempt, roomy, now))
-    attempts.leaves_room(kept, to_others=bool(passed_over) or _is_left_to_others(blocked, kept))
+        else:
+            decisions.append(_admit_queued(attempts, knowledge.allowances, attempt, roomy, now))
+    attempts.leaves_room(look.kept, to_others=look.leaves_to_others())
+    attempts.wake_for_paces()
     return decisions
-
-
-def _is_left_to_others(blocked: list[Route], kept: dict[int, int]) -> bool:
-    """Return whether engines that share work with those of a blocked route may still take others."""
-    for route in blocked:
-        if len(route.up) < len(route.pool.engines):
-            return any(each.up and each.number not in kept for each in route.pool.engines)
-    return False
-
-
-def _without_slot(attempts: Attempts, turns: AdapterTurns, head: Request, now: float) -> dict[int, None]:
-    """Return this request and all in its queue that have no slot for their adapter either: they need not be asked one by one."""
-    found: dict[int, None] = {}
-    is_out: dict[str, bool] = {}
-    for queued in head.queue.order:
-        request = attempts.by_number[queued.attempt].request
-        model = request.arrival.model
-        if model not in is_out:
-            is_out[model] = turns.is_out(request)
-            if is_out[model]:
-                turns.wants(request, 0.0, now)
-        if is_out[model]:
-            found[queued.attempt] = None
-    return found
-
-
-def _pass_over(attempts: Attempts, attempt: Attempt, until: float, now: float) -> None:
-    """Let others go before this attempt, and look at it again then; one such time is kept of each."""
-    if attempt.passed_over_until <= now:
-        attempt.is_passed_over(until)
-        attempts.wake_at(until, attempt.request.attempt)
 
 
 def _admit_queued(
@@ -332,13 +266,6 @@ def _admit_queued(
         admit = admit._replace(due_at=None)  # its hint was judged when it was first admitted
     _start(attempts, allowances, attempt, place[0], admit, now)
     return _with_quota(allowances, request, admit, now)
-
-
-def _mark_blocked(routes: Routes, engines: tuple[Engine, ...], now: float) -> None:
-    """Note that a request was not let in although streams may be free: a gate is full in another meter, and drains as such."""
-    for engine in engines:
-        if engine.became_full(now):
-            routes.pool_of(engine).capacity_forecast.rate_changed()
 
 
 def late_reason(queued: Request, now: float) -> Reason:

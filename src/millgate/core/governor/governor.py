@@ -7,7 +7,7 @@ one is taken at the last one's time (INV-7).
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from millgate.core import events
 from millgate.core.decisions import Decision, Explanation, Queue
@@ -15,26 +15,20 @@ from millgate.core.events import Arrived, Event
 from millgate.core.fast_records import number_of
 from millgate.core.governor import endings, leases, legs, report
 from millgate.core.governor.assess import assess
-from millgate.core.governor.commit import commit, dispatch, late_reason, leaves_room, refuse_queued
+from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge, first_due
+from millgate.core.governor.placement import leaves_others
 from millgate.core.governor.verbs import Core
 from millgate.core.governor.watch import look_at_first, move_limit
 from millgate.core.instruments import Instruments
-from millgate.core.lifecycle import State, states_before
+from millgate.core.lifecycle import NEXT, State
 from millgate.core.limits.gate import is_seen_read
 from millgate.core.queues.base import Order
 from millgate.core.settings import LaneSettings, Settings
 from millgate.core.snapshot import Capacity, SharedUse, Snapshot
 from millgate.core.state.attempt import Attempt
 from millgate.core.words import Reason
-
-_MAY_LEAVE: Final[tuple[State, ...]] = states_before(events.ClientGone)
-_MAY_READ: Final[tuple[State, ...]] = states_before(events.FirstToken)
-_MAY_HAND_OVER: Final[tuple[State, ...]] = states_before(events.Prefilled)
-_MAY_FINISH: Final[tuple[State, ...]] = states_before(events.Finished)
-_MAY_FAIL: Final[tuple[State, ...]] = states_before(events.Failed)
-_MAY_RELEASE: Final[tuple[State, ...]] = states_before(events.Released)
 
 
 class Governor(Core):
@@ -147,19 +141,24 @@ class Governor(Core):
         if number_of(event) in knowledge.attempts.by_number:
             raise ValueError(f"attempt {event.attempt} has arrived before")
         plan = assess(knowledge, event, now)
+        order, attempts = plan.request.queue.order, knowledge.attempts
+        head = order.head()
         decisions = commit(knowledge, plan, now)
-        if isinstance(plan.decision, Queue) and leaves_room(knowledge.attempts, plan):
-            # What it leaves, or others have left, may be this one's.
+        # What it leaves, or others have left, may be this one's; so may what a small one has that goes before a large one.
+        is_news = plan.leaves_room or attempts.has_left_room or order.head() is not head
+        if isinstance(plan.decision, Queue) and (
+            is_news or leaves_others(knowledge.engines.placement, plan.request)
+        ):
             return (*decisions, *dispatch(knowledge, now))
         return decisions
 
-    def _current(self, attempt_number: int, states: tuple[State, ...]) -> Attempt | None:
+    def _current(self, event: Any) -> Attempt | None:
         """Return the attempt that an event is about, if it stands where the event means anything to it."""
-        attempt = self._knowledge.attempts.by_number.get(attempt_number)
-        return attempt if attempt is not None and attempt.state in states else None
+        attempt = self._knowledge.attempts.by_number.get(event.attempt)
+        return attempt if attempt is not None and (attempt.state, type(event)) in NEXT else None
 
     def _client_gone(self, event: events.ClientGone, now: float) -> tuple[Decision, ...]:
-        knowledge, attempt = self._knowledge, self._current(event.attempt, _MAY_LEAVE)
+        knowledge, attempt = self._knowledge, self._current(event)
         if attempt is None:
             return ()
         was_queued = attempt.state is State.QUEUED
@@ -167,36 +166,34 @@ class Governor(Core):
         return (ended, *dispatch(knowledge, now)) if was_queued else (ended,)
 
     def _first_token(self, event: events.FirstToken, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event.attempt, _MAY_READ)
+        knowledge, attempt = self._knowledge, self._current(event)
         if attempt is None:
             return ()
         engine = attempt.engine
         opens = engine is not None and (engine.gate.prefill_limit is not None or engine.silence.lasts_s > 0.0)
-        opens = opens or attempt.reading is not None
-        endings.first_token(self._knowledge.engines, attempt, now - event.ago_s)
-        if not opens or not self._knowledge.attempts.queued_count:
-            return ()
-        # A prefill share has come back, or what another engine kept, or a silent one has spoken: a queued request may have waited for that.
-        return tuple(dispatch(self._knowledge, now))
+        opens = opens or attempt.reading is not None or knowledge.attempts.has_left_room
+        endings.first_token(knowledge.engines, attempt, now - event.ago_s)
+        # A prefill share has come back, or what another engine kept, a silent one has spoken, or a free one is no longer too late for who waits for a full one.
+        return tuple(dispatch(knowledge, now)) if opens and knowledge.attempts.queued_count else ()
 
     def _finished(self, event: events.Finished, now: float) -> tuple[Decision, ...]:
         attempt = self._knowledge.attempts.by_number.get(number_of(event))
         if attempt is None:
             return ()
         ended: tuple[Decision, ...] = ()
-        if attempt.state in _MAY_FINISH:
+        if (attempt.state, events.Finished) in NEXT:
             ended = (endings.finished(self._knowledge, attempt, event, now),)
-        if event.released and attempt.state in _MAY_RELEASE:
+        if event.released and (attempt.state, events.Released) in NEXT:
             dispatched = self._lets_go(attempt, now)
             return (*ended, *dispatched) if dispatched else ended
         return ended
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event.attempt, _MAY_FAIL)
+        attempt = self._current(event)
         return () if attempt is None else tuple(endings.failed(self._knowledge, attempt, event, now))
 
     def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
-        attempt = self._current(event.attempt, _MAY_RELEASE)
+        attempt = self._current(event)
         return () if attempt is None else self._lets_go(attempt, now)
 
     def _lets_go(self, attempt: Attempt, now: float) -> tuple[Decision, ...]:
@@ -249,46 +246,39 @@ class Governor(Core):
     def _tick(self, _event: events.Tick, now: float) -> tuple[Decision, ...]:
         knowledge, attempts = self._knowledge, self._knowledge.attempts
         decisions: list[Decision] = []
-        opened = knowledge.engines.legs.took_room()
-        woken: list[Attempt] = []
         while (number := attempts.wakes.pop(now)) is not None:
             if (attempt := attempts.by_number.get(number)) is not None:
-                opened = self._fall_due(attempt, decisions, now) or opened
-                woken.append(attempt)
+                decisions += self._fall_due(attempt, now)
         if knowledge.drain_by is not None and now >= knowledge.drain_by:
             knowledge.grace_over()
             decisions += endings.cancel_running(attempts, knowledge.totals, now)
-        if opened:
-            decisions += dispatch(knowledge, now)
-        attempts.look_again(woken, now)
-        return tuple(decisions)
+        return (*decisions, *dispatch(knowledge, now))
 
-    def _fall_due(self, attempt: Attempt, decisions: list[Decision], now: float) -> bool:
-        """Do what is due for one attempt; return whether something was given back."""
+    def _fall_due(self, attempt: Attempt, now: float) -> tuple[Decision, ...]:
+        """Do what is due for one attempt; the caller dispatches."""
         knowledge = self._knowledge
         if attempt.state is State.QUEUED:
             if now < attempt.give_up_at:
-                return True
+                return ()
             impatient = attempt.queued_until is not None and now >= attempt.queued_until
             reason = Reason.SATURATED if impatient else late_reason(attempt.request, now)
-            decisions += refuse_queued(knowledge, attempt, reason, now)
-            return True
+            return refuse_queued(knowledge, attempt, reason, now)
         permit, engine = endings.permit_of(attempt)
-        if permit.state is State.PREFILL:
-            if is_seen_read(attempt.request.arrival) or now < permit.due_at:
-                return False
-            engine.read_unseen(permit, attempt.unread_tokens, now)
-            knowledge.engines.learned_of(engine)
-            return True
         if permit.is_done(now):
             endings.release(knowledge.attempts, knowledge.allowances, attempt, now)
-            return True
-        return False
+        elif (
+            permit.state is State.PREFILL
+            and not is_seen_read(attempt.request.arrival)
+            and now >= permit.due_at
+        ):
+            engine.read_unseen(permit, attempt.unread_tokens, now)
+            knowledge.engines.learned_of(engine)
+        return ()
 
 
 def _first_leg_heard(knowledge: Knowledge, event: events.FirstLegNews, now: float) -> tuple[Decision, ...]:
     attempt = knowledge.attempts.by_number.get(event.attempt)
-    if attempt is not None and attempt.state in _MAY_HAND_OVER:
+    if attempt is not None and (attempt.state, type(event)) in NEXT:
         legs.heard(knowledge.engines, attempt, event, now)
         if not attempt.is_apart and attempt.permit is not None:  # it is read there from now on
             knowledge.attempts.wake_at(attempt.permit.due_at, attempt.request.attempt)

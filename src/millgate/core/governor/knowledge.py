@@ -9,7 +9,6 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.placement import Placement
 from millgate.core.instruments import Instruments
 from millgate.core.lanes import LaneShares
-from millgate.core.lifecycle import State
 from millgate.core.limits.prefill_pace import paced_by
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.routing.working_set import WorkingSets
@@ -21,7 +20,7 @@ from millgate.core.state.engine import Engine, Permit
 from millgate.core.state.lane import Classes, Lane, MakeOrder, Totals
 from millgate.core.state.lease import Lease
 from millgate.core.state.leg import Legs
-from millgate.core.state.pool import LaneQueue, Pool, Routes
+from millgate.core.state.pool import Pool, Routes
 from millgate.core.tickets.appointments import most_notes
 
 
@@ -33,11 +32,8 @@ class Waiting:
 
     def begins(self, tenant: str, as_old_as: float) -> None:
         """Note that a request of this age is queued."""
-        known = self._by_tenant.get(tenant)
-        if known is None:
-            self._by_tenant[tenant] = 1, as_old_as
-        else:
-            self._by_tenant[tenant] = known[0] + 1, max(known[1], as_old_as)
+        count, youngest = self._by_tenant.get(tenant, (0, -inf))
+        self._by_tenant[tenant] = count + 1, max(youngest, as_old_as)
 
     def ends(self, tenant: str) -> None:
         """Note that a queued request has left its queue."""
@@ -49,8 +45,7 @@ class Waiting:
 
     def youngest(self, tenant: str) -> float:
         """Return the age of the tenant's youngest request since one was queued, an absolute core time; -inf where none is."""
-        known = self._by_tenant.get(tenant)
-        return -inf if known is None else known[1]
+        return self._by_tenant.get(tenant, (0, -inf))[1]
 
 
 class Wakes:
@@ -248,7 +243,8 @@ class Attempts:
         """Put an attempt that counts as queued into the queue of its route, and look at it when the batch goes that it waits for."""
         request = attempt.request
         request.lane.opens(request.queue)
-        request.queue.add(request, attempt.give_up_at, now)
+        # Its own window ends whatever is free by then: while nothing was, a batch of one was full.
+        self.wake_at(request.queue.add(request, attempt.give_up_at, now), request.attempt)
         request.route.pool.waits(request.unread_tokens, request.kv_tokens, request.service_s)
         if (opens_at := request.queue.opens_at()) is not None:
             attempt.waits_for_batch(max(now, opens_at))
@@ -264,23 +260,18 @@ class Attempts:
         self.queued_count -= 1
         self.engines.placement.adapter_turns.waits_no_more(request.arrival.model)
         self.waiting.ends(request.tenant)
-        opens_at, head = request.queue.opens_at(), request.queue.order.head()
-        if opens_at is not None and head is not None and isfinite(opens_at):
-            self.wake_at(opens_at, head.attempt)
-        if not admitted:
-            self.wake_for_pace(request.queue)
 
-    def wake_for_pace(self, queue: LaneQueue) -> None:
-        """Look at the next of this queue when an engine may be given its prompt, where its lane is paced."""
-        head = queue.order.head()
-        if head is not None and isfinite(opens_at := queue.paced_until()):
-            self.wake_at(opens_at, head.attempt)
-
-    def look_again(self, looked_at: list[Attempt], now: float) -> None:
-        """Wake those that still wait for their pace: a prompt of another lane has moved it, and nothing else would look."""
-        for attempt in looked_at:
-            if attempt.state is State.QUEUED and attempt.request.queue.paced_until() > now:
-                self.wake_for_pace(attempt.request.queue)
+    def wake_for_paces(self) -> None:
+        """Look at the next of each queue when an engine may be given its prompt, where its lane is paced; once for each such time."""
+        for pool in self.engines.routes.pools:
+            for queue in pool.queues:
+                head = queue.order.head()
+                if (
+                    head is not None
+                    and isfinite(opens_at := queue.paced_until())
+                    and queue.is_news(head, opens_at)
+                ):
+                    self.wake_at(opens_at, head.attempt)
 
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""

@@ -35,7 +35,6 @@ def rank_anew(knowledge: Knowledge, queue: LaneQueue) -> None:
         work_s = _work_s(knowledge, request)
         if request.engine_s and abs(work_s - request.work_s) > _LEAST_CHANGE * request.work_s:
             attempt.is_ranked_by(work_s)
-    knowledge.attempts.wake_for_pace(queue)
 
 
 def _work_s(knowledge: Knowledge, request: Request) -> float:

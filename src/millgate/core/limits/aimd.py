@@ -13,16 +13,11 @@ from millgate.core.limits.signal import LEAST_SAMPLES, OVERLOAD_RATIO, AdaptiveL
 
 
 class AimdLimit(AdaptiveLimit):
-    """Moves by windows; `tpot_slo_s` is the TPOT of a reading that counts as overload, None for none.
-
-    ValueError when `tpot_slo_s` is not above 0.
-    """
+    """Moves by windows; `tpot_slo_s` is the TPOT of a reading that counts as overload, above 0, None for none."""
 
     def __init__(
         self, hard_cap: int, start: int, minimum: int = 1, *, tpot_slo_s: float | None = None
     ) -> None:
-        if tpot_slo_s is not None and not tpot_slo_s > 0.0:
-            raise ValueError(f"tpot_slo must be above 0, not {tpot_slo_s:g} s")
         super().__init__(hard_cap, start, minimum)
         self._tpot_slo_s = tpot_slo_s
 

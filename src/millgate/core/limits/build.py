@@ -8,15 +8,14 @@ from millgate.core.settings import LimitSettings, ServicePrior
 
 
 def build_limit(settings: LimitSettings, hard_cap: int, prior: ServicePrior) -> Limit:
-    """Build the limit; ValueError naming the setting that no limit can be built from."""
+    """Build the limit; a `slo_gradient` has a `tpot_slo` to keep."""
     if settings.kind == "fixed":
         return FixedLimit(hard_cap)
     slo_s = settings.tpot_slo_s
     start = settings.start or cold_start(prior, slo_s, hard_cap)
     if settings.kind == "aimd":
         return AimdLimit(hard_cap, start, settings.minimum, tpot_slo_s=slo_s)
-    if slo_s is None:
-        raise ValueError("limit: slo_gradient needs a tpot_slo, of a lane or its own")
+    assert slo_s is not None
     return SloGradientLimit(slo_s, hard_cap, start, settings.minimum)
 
 

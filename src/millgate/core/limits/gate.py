@@ -43,21 +43,14 @@ class Limit(Protocol):
         """Learn from one window; the limit may move."""
 
     def adopt(self, hard_cap: int) -> None:
-        """Take a new hard cap; a limit above it falls to it at once. ValueError below 1."""
-
-
-def checked_cap(hard_cap: int) -> int:
-    """Return the hard cap; ValueError when not even one stream may run."""
-    if hard_cap < 1:
-        raise ValueError(f"max_inflight must be at least 1, not {hard_cap}")
-    return hard_cap
+        """Take a new hard cap, 1 at least; a limit above it falls to it at once."""
 
 
 class FixedLimit(Limit):
     """A constant number of streams."""
 
     def __init__(self, streams: int) -> None:
-        self._streams = checked_cap(streams)
+        self._streams = streams
 
     def current(self) -> int:
         """Return the constant."""
@@ -68,7 +61,7 @@ class FixedLimit(Limit):
 
     def adopt(self, hard_cap: int) -> None:
         """Become this constant."""
-        self._streams = checked_cap(hard_cap)
+        self._streams = hard_cap
 
 
 def is_seen_beginning(arrival: Arrived) -> bool:

@@ -6,7 +6,7 @@ say how loaded the engine is *now*. The time of a whole answer comes late and is
 
 from abc import ABC, abstractmethod
 
-from millgate.core.limits.gate import LimitReading, checked_cap
+from millgate.core.limits.gate import LimitReading
 from millgate.core.limits.pace import Pace
 from millgate.core.measure import UPPER_SHARE, Sketch
 from millgate.core.settings import TARGET_SHARE, ServicePrior
@@ -97,7 +97,7 @@ class AdaptiveLimit(ABC):
     """A limit that begins at `start` and moves between `minimum` and its hard cap, which wins; all are 1 at least."""
 
     def __init__(self, hard_cap: int, start: int, minimum: int = 1) -> None:
-        self._hard_cap = checked_cap(hard_cap)
+        self._hard_cap = hard_cap
         self._minimum = minimum
         self._move_to(float(start))
 
@@ -107,7 +107,7 @@ class AdaptiveLimit(ABC):
 
     def adopt(self, hard_cap: int) -> None:
         """Take a new hard cap; a limit above it falls to it at once, one below it may grow from now on."""
-        self._hard_cap = checked_cap(hard_cap)
+        self._hard_cap = hard_cap
         self._move_to(self._level)
 
     @abstractmethod

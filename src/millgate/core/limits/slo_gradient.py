@@ -33,11 +33,9 @@ _MOST_EXCESS_S = 1.0
 
 
 class SloGradientLimit(AdaptiveLimit):
-    """Steers the TPOT of its readings to just below `tpot_slo_s`. ValueError when that is not above 0."""
+    """Steers the TPOT of its readings to just below `tpot_slo_s`, which is above 0."""
 
     def __init__(self, tpot_slo_s: float, hard_cap: int, start: int, minimum: int = 1) -> None:
-        if not tpot_slo_s > 0.0:
-            raise ValueError(f"tpot_slo must be above 0, not {tpot_slo_s:g} s")
         super().__init__(hard_cap, start, minimum)
         self._target_s = TARGET * tpot_slo_s
 

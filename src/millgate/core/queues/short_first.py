@@ -57,12 +57,10 @@ class _Entry:
 class BoundedShortFirstOrder(ShortFirstOrder):
     """The same, but the oldest goes first once it was passed `max_overtakes` times.
 
-    Raises ValueError where `max_overtakes` is below 1: an order in which none is ever passed is `arrival`.
+    That is 1 at least: an order in which none is ever passed is `arrival`.
     """
 
     def __init__(self, max_overtakes: int) -> None:
-        if max_overtakes < 1:
-            raise ValueError(f"max_overtakes must be at least 1, not {max_overtakes}")
         super().__init__()
         self._max_overtakes = max_overtakes
         self._entries: dict[int, _Entry] = {}

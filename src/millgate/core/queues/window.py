@@ -34,9 +34,10 @@ class BatchWindow:
         self._waiting: OrderedDict[int, float] = OrderedDict()
         self._going = False
 
-    def entered(self, attempt: int, now: float, start_by: float) -> None:
-        """One attempt began to wait."""
-        self._waiting[attempt] = opens_at(now, start_by, self._window_s)
+    def entered(self, attempt: int, now: float, start_by: float) -> float:
+        """One attempt began to wait; return until when it may wait for company where it is the oldest."""
+        until = self._waiting[attempt] = opens_at(now, start_by, self._window_s)
+        return until
 
     def left(self, attempt: int, *, admitted: bool) -> None:
         """One attempt waits no more; after an admission the rest of its batch follows without waiting."""

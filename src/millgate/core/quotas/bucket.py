@@ -61,7 +61,7 @@ class Supply:
 
 
 class Bucket(Supply):
-    """Tokens (or requests) that may be spent now; below zero it is in debt. `rate_per_s` tokens are added a second.
+    """Tokens (or requests) that may be spent now; below zero it is in debt. `rate_per_s` tokens, above 0, are added a second.
 
     `unsettled` counts reservations that are still open, `charged` is all that was taken less all that was refunded.
     Where replicas share it, rate and burst are this replica's part and `whole_burst` is that of all; one without a part
@@ -69,8 +69,6 @@ class Bucket(Supply):
     """
 
     def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
-        if not (rate_per_s > 0 and burst > 0):
-            raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")
         super().__init__(rate_per_s)
         self.burst = self.whole_burst = burst
         self.is_shut = False

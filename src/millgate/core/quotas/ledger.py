@@ -70,7 +70,7 @@ class Shortage(NamedTuple):
 
 
 class Ledger:
-    """The quotas of all tenants, models and lanes; rules have names of their own (ValueError otherwise), or it `is_empty`."""
+    """The quotas of all tenants, models and lanes; rules have names of their own, or it `is_empty`."""
 
     def __init__(self, rules: Sequence[QuotaRule] = (), max_buckets: int = MAX_BUCKETS) -> None:
         self._max_buckets = max_buckets
@@ -213,10 +213,6 @@ class Ledger:
 
     def _file(self, rules: Sequence[QuotaRule]) -> None:
         """Index the rules: those for all, and for each named tenant these and its own, in their order."""
-        named = {rule.name: rule for rule in rules}
-        twins = sorted(rule.name for rule in rules if named[rule.name] is not rule)
-        if twins:
-            raise ValueError(f"quotas have the same name: {', '.join(twins)}")
         self._rules, self.is_empty = tuple(rules), not rules
         self._general = tuple(rule for rule in rules if rule.tenant is None)
         own: dict[str, list[QuotaRule]] = {}

@@ -88,13 +88,11 @@ class Legs:
     """First legs that end by time alone, at `due_at` the next of them; what became of all, and how long a transfer takes.
 
     `fetched` transfers took `transfer_s` together and carried `tokens`; of the others `lost` failed, and `expired` were
-    never fetched. `by_role` counts legs on engines that do one of the two only, or also. What ended by time alone
-    `gave_back` room.
+    never fetched. `by_role` counts legs on engines that do one of the two only, or also.
     """
 
     def __init__(self) -> None:
         self.due_at = inf
-        self.gave_back = False
         self._ends: list[tuple[float, int, PrefillLeg]] = []
         self._count = 0
         self.begun = self.fetched = self.lost = self.expired = self.tokens = 0
@@ -127,13 +125,7 @@ class Legs:
             _, _, leg = heappop(ends)
             self.expired += bool(leg.kept_tokens)
             leg.let_go(now)
-            self.gave_back = True
         self.due_at = ends[0][0] if ends else inf
-
-    def took_room(self) -> bool:
-        """Return whether room was given back since this was last asked."""
-        gave_back, self.gave_back = self.gave_back, False
-        return gave_back
 
     def was_fetched(self, leg: PrefillLeg, by: Engine, tokens: int, now: float, *, is_seen: bool) -> None:
         """The other engine has this prompt: learn how long that took, where it `is_seen`; of a whole answer it counts as expected."""

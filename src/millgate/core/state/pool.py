@@ -274,6 +274,7 @@ class LaneQueue:
 
     def __init__(self, settings: LaneSettings, route: Route, order: Order) -> None:
         self._answers = 0
+        self._told = 0, -inf
         self.offered = OfferedWork() if settings.order == "short_first" else None
         self.settings = settings
         self.route = route
@@ -306,6 +307,11 @@ class LaneQueue:
             opens_at = min(opens_at, engine.prompts.opens_at(lane, contended=contended))
         return opens_at
 
+    def is_news(self, head: Queued, opens_at: float) -> bool:
+        """Return whether its head, or when that may be given, is another than at the last time that this was asked."""
+        before, self._told = self._told, (head.attempt, opens_at)
+        return before != self._told
+
     def is_contended(self) -> bool:
         """Return whether work of another lane waits beside it."""
         for queue in self.route.pool.queues:
@@ -317,11 +323,10 @@ class LaneQueue:
         """Return when its batch goes, if it waits for one."""
         return None if self.window is None else self.window.look_again_at(self.route.free())
 
-    def add(self, queued: Queued, give_up_at: float, now: float) -> None:
-        """Put an attempt in its place."""
+    def add(self, queued: Queued, give_up_at: float, now: float) -> float:
+        """Put an attempt in its place; return until when it may be kept waiting for company, infinite where no batches form."""
         self.order.add(queued)
-        if self.window is not None:
-            self.window.entered(queued.attempt, now, give_up_at)
+        return inf if self.window is None else self.window.entered(queued.attempt, now, give_up_at)
 
     def remove(self, queued: Queued, *, admitted: bool) -> None:
         """Take an attempt out, wherever it stands."""

@@ -5,11 +5,19 @@ from typing import Any
 
 from core.governor.asking import ask, gate_of
 from millgate.core.decisions import Admit, Decision, Queue
-from millgate.core.events import EngineUp, Finished, FirstToken, Tick
+from millgate.core.events import EngineUp, Failed, Finished, FirstToken, Tick
 from millgate.core.governor import Governor
 from millgate.core.queues.base import Queued
 from millgate.core.queues.ranked import ArrivalOrder
-from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
+from millgate.core.settings import (
+    AccountSettings,
+    EngineSettings,
+    LaneSettings,
+    QuotaLimit,
+    ServicePrior,
+    Settings,
+)
+from millgate.core.words import FailureKind, QuotaKind, Sent
 from millgate.wiring.governor import INSTRUMENTS, build_governor
 
 SLOW_TO_READ = ServicePrior(0.05, 0.001, 0.01, 0.0)
@@ -94,6 +102,39 @@ def test_who_may_overflow_waits_for_own_engines_first_whatever_else_waits_before
     assert _started(gate, 60.0) == {33: 3.0}
 
 
+def test_who_waits_for_own_engines_once_more_as_one_has_failed_it_is_looked_at_when_that_is_over() -> None:
+    lane = LaneSettings("lane", deadline_s=60.0, overflow_after_s=2.0)
+    engines = (EngineSettings("one", 1), EngineSettings("two", 1), EngineSettings("bought", 8, overflow=True))
+    gate = build_governor(Settings((lane,), engines), 0.0)
+    assert {ask(gate, attempt).legs[0].engine for attempt in (1, 2)} == {"one", "two"}
+    assert ask(gate, 3).better_until == 2.0
+    assert _admitted(gate.handle(Finished(1, 100, 10, released=True), 0.5)) == [3]
+
+    assert isinstance(gate.handle(Failed(3, FailureKind.CONNECT, Sent.NONE), 0.6)[-1], Queue)
+    assert _started(gate, 60.0) == {3: 2.0}
+
+
+def test_what_waits_for_an_account_is_noted_once_however_much_other_engines_answer_meanwhile() -> None:
+    """Each answer left a note behind: with a thousand a second, a minute of them cost 3 ms a request."""
+    account = AccountSettings((QuotaLimit(QuotaKind.RPM, 1.0),))
+    engines = (
+        EngineSettings("bought", 8, models=("m",), account=account),
+        EngineSettings("own", 8, models=("n",)),
+    )
+    gate = build_governor(Settings((LaneSettings("lane", deadline_s=600.0),), engines), 0.0)
+    assert isinstance(ask(gate, 1, model="m"), Admit)
+    assert isinstance(ask(gate, 2, model="m"), Queue)
+
+    for attempt in range(3, MANY):
+        now = 0.01 * attempt
+        assert isinstance(ask(gate, attempt, now, model="n"), Admit)
+        gate.handle(Finished(attempt, 100, 10, released=True), now + 0.005)
+    assert len(gate._knowledge.attempts.wakes) < 10
+
+
+MANY = 300
+
+
 class _Counting(ArrivalOrder):
     """Counts how often one of those that wait is looked at."""
 
@@ -109,9 +150,6 @@ def _looks(gate: Governor, event: Any, now: float) -> int:
     _Counting.looks = 0
     gate.handle(event, now)
     return _Counting.looks
-
-
-MANY = 300
 
 
 def test_what_one_event_costs_does_not_grow_with_the_square_of_those_that_wait_for_one_engine() -> None:

@@ -128,8 +128,8 @@ def queue(attempts: Attempts, attempt: Attempt, queued_until: float | None, now:
     attempts.enqueue(attempt, now)
     request = attempt.request
     attempts.wake_at(attempt.give_up_at, request.attempt)
-    attempts.wake_for_paces()
-    wake_for_opening(attempts, request, now)
+    attempts.wake_for_paces(now)
+    wake_for_opening(attempts, attempt, now)
 
 
 def _start(
@@ -246,7 +246,7 @@ def dispatch(knowledge: Knowledge, now: float) -> list[Decision]:
         else:
             decisions.append(_admit_queued(attempts, knowledge.allowances, attempt, roomy, now))
     attempts.leaves_room(look.kept, to_others=look.leaves_to_others())
-    attempts.wake_for_paces()
+    attempts.wake_for_paces(now)
     return decisions
 
 

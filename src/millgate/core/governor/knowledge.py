@@ -3,7 +3,7 @@
 from bisect import insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import inf
 
 from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.placement import Placement
@@ -261,17 +261,19 @@ class Attempts:
         self.engines.placement.adapter_turns.waits_no_more(request.arrival.model)
         self.waiting.ends(request.tenant)
 
-    def wake_for_paces(self) -> None:
-        """Look at the next of each queue when an engine may be given its prompt, where its lane is paced; once for each such time."""
+    def wake_for_paces(self, now: float) -> None:
+        """Look at the next of each queue when an engine may be given its prompt, where its lane is paced."""
         for pool in self.engines.routes.pools:
             for queue in pool.queues:
                 head = queue.order.head()
-                if (
-                    head is not None
-                    and isfinite(opens_at := queue.paced_until())
-                    and queue.is_news(head, opens_at)
-                ):
-                    self.wake_at(opens_at, head.attempt)
+                if head is not None and now < (opens_at := queue.paced_until()) < inf:
+                    self.look_again(self.by_number[head.attempt], opens_at, now)
+
+    def look_again(self, attempt: Attempt, at: float, now: float) -> None:
+        """Look at a queued attempt again then, unless it is before that anyway: then it is known anew when it has to be."""
+        if not now < attempt.look_at <= at:
+            attempt.is_looked_at(at)
+            self.wake_at(at, attempt.request.attempt)
 
     def wake_at(self, at: float, attempt: int) -> None:
         """Look at this attempt again at this time."""

@@ -35,13 +35,10 @@ class Look:
         self.many = 0
 
     def passes(self, attempt: Attempt, until: float, now: float) -> None:
-        """Let others go before this attempt, and look at it again then; one such time is kept of each."""
-        number = attempt.request.attempt
-        self.passed_over[number] = None
+        """Let others go before this attempt, and look at it again then."""
+        self.passed_over[attempt.request.attempt] = None
         self.many += 1
-        if attempt.passed_over_until <= now:
-            attempt.is_passed_over(until)
-            self._attempts.wake_at(until, number)
+        self._attempts.look_again(attempt, until, now)
 
     def passes_alike(self, head: Request, is_out: Callable[[Attempt], bool]) -> None:
         """Let others go before all in its queue that are out as it is; where too many would have to be looked at, none that waits for its route."""
@@ -76,7 +73,7 @@ def is_without_room(look: Look, attempts: Attempts, attempt: Attempt, held: Held
             look.blocked.append(route)
     else:
         mark_blocked(engines.routes, route.up, now)
-        wake_for_opening(attempts, request, now)
+        wake_for_opening(attempts, attempt, now)
         kept |= waits_for(placement, request)
         if not lets_pass(request) or all(each.number in kept for each in route.up):
             look.blocked.append(route)
@@ -109,11 +106,12 @@ def mark_blocked(routes: Routes, engines: tuple[Engine, ...], now: float) -> Non
             routes.pool_of(engine).capacity_forecast.rate_changed()
 
 
-def wake_for_opening(attempts: Attempts, queued: Request, now: float) -> None:
+def wake_for_opening(attempts: Attempts, attempt: Attempt, now: float) -> None:
     """Look again when an account has room for this request, or an engine may be given its prompt: no permit has to end for that."""
+    queued = attempt.request
     waits = [each for engine in queued.route.up if 0.0 < (each := _opens_in_s(engine, queued, now)) < inf]
     if waits:
-        attempts.wake_at(now + min(waits), queued.attempt)
+        attempts.look_again(attempt, now + min(waits), now)
 
 
 def _opens_in_s(engine: Engine, queued: Request, now: float) -> float:

@@ -263,7 +263,7 @@ class Attempt:
     `reservation`. An engine that has said how long the prompt is, has told `prompt_told` and `cached_told`. Where
     another engine reads its prompt, it `is_apart`, and `reading` is its first leg until that is over; a `lost_reader`
     has failed it. It was queued last at `queued_at`, and is refused at `give_up_at`, no later than `queued_until`;
-    `window_until` is when the batch window lets it go.
+    `window_until` is when the batch window lets it go, and `look_at` when it is looked at again before that.
     """
 
     def __init__(self, request: Request, serial: int) -> None:
@@ -277,7 +277,7 @@ class Attempt:
         self.give_up_at = self.window_until = self.queued_at = request.arrived_at
         self.engine: Engine | None = None
         self.permit: Permit | None = None
-        self.passed_over_until = 0.0
+        self.look_at = 0.0
         self.session: LiveSession | None = None
         self.tried: Engine | None = None
         self.reservation: Reservation | None = None
@@ -315,9 +315,9 @@ class Attempt:
         """It is a turn of this session; of none once it is over."""
         self.session = session
 
-    def is_passed_over(self, until: float) -> None:
-        """It lets others go first, as an engine without room holds its prompt; no longer than until then."""
-        self.passed_over_until = until
+    def is_looked_at(self, at: float) -> None:
+        """It waits for something, and is looked at then."""
+        self.look_at = at
 
     def moved(self, route: Route) -> None:
         """Wait in another queue: its engines have changed."""
@@ -378,7 +378,7 @@ class Attempt:
             self.foreseen_tokens = self.permit.foreseen_tokens
         self.tried, self.engine, self.permit = self.failed_by, None, None
         self.reading, self.lost_reader, self.is_apart = None, None, False
-        self._stage = State.QUEUED
+        self._stage, self.look_at = State.QUEUED, 0.0
         self.request, self.serial = request, serial
 
     def refused(self, now: float) -> None:

@@ -274,7 +274,6 @@ class LaneQueue:
 
     def __init__(self, settings: LaneSettings, route: Route, order: Order) -> None:
         self._answers = 0
-        self._told = 0, -inf
         self.offered = OfferedWork() if settings.order == "short_first" else None
         self.settings = settings
         self.route = route
@@ -306,11 +305,6 @@ class LaneQueue:
         for engine in engines:
             opens_at = min(opens_at, engine.prompts.opens_at(lane, contended=contended))
         return opens_at
-
-    def is_news(self, head: Queued, opens_at: float) -> bool:
-        """Return whether its head, or when that may be given, is another than at the last time that this was asked."""
-        before, self._told = self._told, (head.attempt, opens_at)
-        return before != self._told
 
     def is_contended(self) -> bool:
         """Return whether work of another lane waits beside it."""

@@ -86,6 +86,16 @@ def test_small_requests_start_when_one_of_their_own_tenant_goes_before_the_large
     assert gate.snapshot(1.2).lanes[0].queued == 1, "the large one alone waits for memory"
 
 
+def test_one_of_many_streams_that_waits_holds_no_one_that_an_engine_too_small_for_it_can_take() -> None:
+    engines = (EngineSettings("small", 2), EngineSettings("large", 4))
+    gate = build_governor(Settings((LaneSettings("lane", deadline_s=60.0),), engines), 0.0)
+    assert ask(gate, 1, answers=3).legs[0].engine == "large"
+    assert ask(gate, 2).legs[0].engine == "small"
+    assert isinstance(ask(gate, 3, 1.0, answers=4), Queue)
+
+    assert ask(gate, 4, 1.1).legs[0].engine == "small"
+
+
 def test_who_may_overflow_waits_for_own_engines_first_whatever_else_waits_before_it() -> None:
     lane = LaneSettings("lane", deadline_s=600.0, overflow_after_s=2.0)
     engines = (

@@ -18,7 +18,6 @@ from millgate.core.governor.assess import assess
 from millgate.core.governor.commit import commit, dispatch, late_reason, refuse_queued
 from millgate.core.governor.failover import detours_turned
 from millgate.core.governor.knowledge import Knowledge, first_due
-from millgate.core.governor.placement import leaves_others
 from millgate.core.governor.verbs import Core
 from millgate.core.governor.watch import look_at_first, move_limit
 from millgate.core.instruments import Instruments
@@ -144,10 +143,9 @@ class Governor(Core):
         order, attempts = plan.request.queue.order, knowledge.attempts
         head = order.head()
         decisions = commit(knowledge, plan, now)
-        # What it leaves, or others have left, may be this one's; so may what a small one has that goes before a large one.
-        is_news = plan.leaves_room or attempts.has_left_room or order.head() is not head
+        # It may be next and leave room to others, or have what a large one before it has no use of; and others have left room, perhaps for it.
         if isinstance(plan.decision, Queue) and (
-            is_news or leaves_others(knowledge.engines.placement, plan.request)
+            plan.leaves_room or attempts.has_left_room or order.head() is not head
         ):
             return (*decisions, *dispatch(knowledge, now))
         return decisions

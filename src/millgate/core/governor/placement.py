@@ -63,7 +63,7 @@ class Placement:
         self.prices = Prices(working_sets, self.adapter_turns.adapters)
         self._numbered: dict[int, Engine] = {}
         self._engines: _Engines = ()
-        self.has_adapters = self.has_unlike = self.has_overflow = False
+        self.has_adapters = self.has_overflow = False
         self._costs: list[float] = []
         self._unpriced: list[Engine] = []
         self._prompt = Ewma(float(USUAL_PROMPT_TOKENS), prior_samples=0.0)
@@ -74,7 +74,6 @@ class Placement:
         """From now on these engines take work; they may have other limits than before."""
         self._engines = engines
         self.has_adapters = any(engine.settings.adapters for engine in engines)
-        self.has_unlike = any(engine.gate.kv_limit != engines[0].gate.kv_limit for engine in engines)
         self.has_overflow = any(engine.settings.overflow for engine in engines)
         self._costs = [inf] * len(engines)
         self._numbered = {engine.number: engine for engine in engines}
@@ -349,12 +348,6 @@ def _when_loaded(turns: AdapterTurns, place: Place, request: Request) -> Place:
 def waits_for(placement: Placement, request: Request) -> dict[int, int]:
     """Return the engines, by number, that this request without room waits for: those that could ever run it."""
     return {each.number: each.number for each in placement.able(request, _NOTHING) if _fits(each, request)}
-
-
-def leaves_others(placement: Placement, request: Request) -> bool:
-    """Return whether there are engines in its pool that it can never use, and others may."""
-    is_part = len(request.route.engines) < len(request.route.pool.engines)
-    return is_part or (placement.has_unlike and len(waits_for(placement, request)) < len(request.route.up))
 
 
 def _least_late(

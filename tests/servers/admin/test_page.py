@@ -148,6 +148,17 @@ def test_a_watcher_who_leaves_is_counted_out() -> None:
     serving(script)
 
 
+def test_who_asks_for_the_head_of_the_feed_takes_no_place_of_a_watcher() -> None:
+    async def script(client: Client, feed: LiveFeed[Any]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(b"HEAD /api/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert b"text/event-stream" in await reader.readuntil(b"\r\n\r\n")
+        await until(lambda: not feed.watchers)
+        writer.close()
+
+    serving(script)
+
+
 def test_beyond_the_bound_a_watcher_gets_503_and_the_door_still_answers_others() -> None:
     async def script(client: Client, feed: LiveFeed[Any]) -> None:
         watchers = await asyncio.gather(*(watch(client) for _ in range(MOST_WATCHERS)))

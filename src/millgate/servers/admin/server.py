@@ -133,10 +133,11 @@ async def _show(exchange: Exchange, feed: LiveFeed[Any], reads: asyncio.Event) -
     """Send frames until the watcher or the feed ends it; however that is, the watcher leaves."""
     try:
         exchange.start(200, FEED_HEADERS)
-        async with aclosing(feed.frames()) as frames:
-            async for frame in frames:
-                exchange.write(frame)
-                await reads.wait()
+        if exchange.head.method == b"GET":
+            async with aclosing(feed.frames()) as frames:
+                async for frame in frames:
+                    exchange.write(frame)
+                    await reads.wait()
         exchange.finish()
     finally:
         feed.leave()

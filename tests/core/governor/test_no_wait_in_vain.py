@@ -3,6 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
+from lab.interpreted import is_compiled
+
 from core.governor.asking import ask, gate_of
 from millgate.core.decisions import Admit, Decision, Queue
 from millgate.core.events import EngineUp, Failed, Finished, FirstToken, Tick
@@ -143,6 +146,7 @@ def test_what_waits_for_an_account_is_noted_once_however_much_other_engines_answ
 
 
 MANY = 300
+INTERPRETED = pytest.mark.skipif(is_compiled(), reason="a compiled class has no interpreted ones below it")
 
 
 class _Counting(ArrivalOrder):
@@ -162,6 +166,7 @@ def _looks(gate: Governor, event: Any, now: float) -> int:
     return _Counting.looks
 
 
+@INTERPRETED
 def test_what_one_event_costs_does_not_grow_with_the_square_of_those_that_wait_for_one_engine() -> None:
     """Long prompts that only one of two engines can hold: 400 ms an event with 2,000 of them, while its engine was full."""
     lane = LaneSettings("lane", deadline_s=600.0)
@@ -181,6 +186,7 @@ def _turn(gate: Governor, attempt: int, session: int, now: float, turn: int = 1)
     return ask(gate, attempt, now, prompt_bytes=20_000 * turn, session=session, marks=lambda: marks)
 
 
+@INTERPRETED
 def test_what_one_event_costs_does_not_grow_with_the_square_of_the_sessions_that_wait_to_be_opened() -> None:
     """Four sessions fill the memory, and come back at once after each answer."""
     lane = LaneSettings("lane", deadline_s=600.0)

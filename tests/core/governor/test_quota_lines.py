@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as some
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
 from millgate.core.decisions import Admit, Yield
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, Withdrawn
 from millgate.core.governor import Governor
 from millgate.core.governor.quota_lines import MOST_APPOINTMENTS, MOST_IN_LINE, QuotaLines
 from millgate.core.quotas.bucket import Bucket
@@ -304,6 +304,17 @@ def test_lines_are_bounded_and_beyond_them_the_plain_wait_is_told() -> None:
     assert not lines.bookings
     assert lines._lines == {}
     assert lines._ends == []
+
+
+def test_clients_that_have_left_keep_no_newcomer_waiting_for_a_quota() -> None:
+    """Their peer on the line door has closed; each newcomer was told a second more for each of them."""
+    gate = _gate()
+    assert isinstance(ask(gate, 0), Admit)
+    hints = [ask(gate, attempt, 0.1).retry_after_s for attempt in range(1, 6)]
+    assert hints == pytest.approx([0.9, 1.9, 2.9, 3.9, 4.9], abs=0.2)
+
+    gate.handle(Withdrawn((1, 2, 3, 5)), 0.2)
+    assert ask(gate, 6, 0.3).retry_after_s == pytest.approx(1.7, abs=0.2), "behind the fourth"
 
 
 def test_who_a_quota_refuses_after_two_billion_requests_has_an_appointment_too() -> None:

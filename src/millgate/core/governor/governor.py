@@ -286,7 +286,7 @@ def _first_leg_heard(knowledge: Knowledge, event: events.FirstLegNews, now: floa
 def _withdrawn(knowledge: Knowledge, event: events.Withdrawn, _now: float) -> tuple[Decision, ...]:
     for pool in knowledge.engines.routes.pools:
         for fingerprint in event.fingerprints:
-            pool.appointments.withdraw(event.tenant, fingerprint)
+            knowledge.allowances.lines.withdraw(pool.appointments.withdraw(event.tenant, fingerprint))
     return ()
 
 

@@ -244,6 +244,13 @@ class QuotaLines:
         self._close(number, attended=True)
         return booking.key
 
+    def withdraw(self, numbers: list[int]) -> None:
+        """End the appointment of the first of these requests that has one: its client has left, and attendance learns nothing of that."""
+        for number in numbers:
+            if number in self.bookings:
+                self._close(number, attended=None)
+                return
+
     def expire(self, now: float) -> None:
         """End the appointments that have lapsed."""
         ends = self._ends
@@ -253,12 +260,13 @@ class QuotaLines:
             if booking is not None and booking.appointment.lapses_at == lapsed_at:
                 self._close(number, attended=False)
 
-    def _close(self, number: int, *, attended: bool) -> None:
+    def _close(self, number: int, *, attended: bool | None) -> None:
         booking = self.bookings.pop(number)
         if self._due.get(booking.due_key()) == number:
             del self._due[booking.due_key()]
         self.attendance.closes(booking.kind)
-        self.attendance.learn(booking.tenant, booking.kind, attended=attended)
+        if attended is not None:
+            self.attendance.learn(booking.tenant, booking.kind, attended=attended)
         for bucket in booking.lines:
             line = self._lines[bucket]
             line.remove(booking.key)

@@ -351,20 +351,20 @@ class Appointments:
         """Return how many seconds of a stream all that are away will take, as far as they are expected to return."""
         return self._order.total / WORK_PARTS * self.attendance.expected()
 
-    def withdraw(self, tenant: str, fingerprint: int) -> None:
+    def withdraw(self, tenant: str, fingerprint: int) -> list[int]:
         """End the appointment of this request, of several equal ones that of the one due first; its record stays.
 
-        Attendance learns nothing: it is about clients that are believed to be there.
+        Attendance learns nothing: it is about clients that are believed to be there. Return the numbers of those that have none here.
         """
         line, slots = self._lines.get(tenant), self._slots
-        if line is None:
-            return
-        for slot in self._bodies.find(line, fingerprint):
+        found = [] if line is None else self._bodies.find(line, fingerprint)
+        for slot in found:
             turn, age, known_until, _ = slots.ending(slot)
-            if turn:
+            if turn and line is not None:
                 self._close(slot, line, turn, age)
                 self._will_end(slot, known_until)
-                return
+                return []
+        return [slots.record_of(slot, line).number for slot in found if line is not None]
 
     def expire(self, now: float) -> None:
         """End the appointments and forget the records whose time is over, at most `FORGOTTEN_PER_EVENT` of them."""

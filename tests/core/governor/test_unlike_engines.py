@@ -1,5 +1,6 @@
 """One engine reads ten times as fast as the other: what is too long for the slow one waits for the fast one, and holds up no other."""
 
+from dataclasses import replace
 from typing import Any
 
 from core.governor.asking import ask
@@ -8,7 +9,7 @@ from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
-from millgate.core.words import Reason
+from millgate.core.words import DeadlineFrom, Reason
 
 # A token of a prompt takes 0.1 ms on the one and 1 ms on the other; one of an answer takes 50 ms.
 FAST, SLOW = (ServicePrior(0.01, per_token_s, 0.05, 0.0) for per_token_s in (0.0001, 0.001))
@@ -61,6 +62,19 @@ def test_shorter_ones_have_the_slow_engine_meanwhile() -> None:
 
 def test_one_that_no_engine_reads_in_time_is_refused_at_once() -> None:
     refused = ask(_gate(20), 2, 0.1, prompt_bytes=400_000, max_tokens=10)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.retry) == (Reason.TOO_LATE, False)
+
+
+def test_one_that_the_fast_engine_can_never_hold_is_not_told_to_come_back() -> None:
+    """It was told to come back in 0.1 s, as often as it came: the fast engine reads it in time, and has no memory for it."""
+    fast = EngineSettings("fast", 4, 8_000, prior=replace(FAST, certain=True))
+    slow = EngineSettings("slow", 4, 100_000, prior=replace(SLOW, certain=True))
+    gate = governor(
+        LaneSettings("lane", deadline_s=5.0, deadline_from=DeadlineFrom.ATTEMPT), engines=(fast, slow)
+    )
+    refused = ask(gate, 1, **LONG)
+
     assert isinstance(refused, Yield)
     assert (refused.reason, refused.retry) == (Reason.TOO_LATE, False)
 

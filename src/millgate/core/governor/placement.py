@@ -17,7 +17,6 @@ from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
 from millgate.core.governor.prices import Prices
 from millgate.core.governor.turns import lets_pass
-from millgate.core.limits.gate import is_only_read
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.least_work import usual_cost
 from millgate.core.routing.prefix_index import Held, PrefixIndex
@@ -470,17 +469,9 @@ def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> b
     return now + (0.0 if unknown else ttft_s) <= request.deadline
 
 
-def can_hold(engine: Engine, request: Request) -> bool:
-    """Return whether the prompt and the streams of this request could ever be on this engine, which works off a list that is only read text by text."""
-    arrival, tokens = request.arrival, request.prompt_tokens
-    if is_only_read(arrival):
-        tokens //= arrival.answers
-    return engine.gate.fits(tokens, engine.gate.streams_of(arrival))
-
-
 def _fits(engine: Engine, request: Request) -> bool:
     """Return whether it can ever do all of this request."""
-    return not engine.needs_reader and can_hold(engine, request)
+    return not engine.needs_reader and request.fits_on(engine)
 
 
 def _with_room(request: Request, engines: _Engines, held: Held, now: float) -> list[Engine]:

@@ -233,11 +233,19 @@ class Request(Queued):
         return self.deadline - self.reading_s()
 
     def reading_s(self) -> float:
-        """Return how long its prompt takes to be read, on the engine that reads fastest; infinite where none is up."""
+        """Return how long its prompt takes to be read, on the engine that reads fastest; infinite where none is up that can hold it."""
         least_s = inf
         for engine in self.route.up:
-            least_s = min(least_s, engine.service.ttft_s(self.unread_tokens))
+            if self.fits_on(engine):
+                least_s = min(least_s, engine.service.ttft_s(self.unread_tokens))
         return least_s
+
+    def fits_on(self, engine: Engine) -> bool:
+        """Return whether its prompt and its streams could ever be on this engine, which works off a list that is only read text by text."""
+        tokens = (
+            self.prompt_tokens // self.arrival.answers if is_only_read(self.arrival) else self.prompt_tokens
+        )
+        return engine.gate.fits(tokens, engine.gate.streams_of(self.arrival))
 
     def sizes(self) -> Sizes:
         """Return what it takes from quotas, over all its answers."""

@@ -132,7 +132,6 @@ class LeaseRenewer:
         """Renew until cancelled; what goes wrong beside the store is a renewal that failed, too, named by its type alone."""
         loop = asyncio.get_running_loop()
         while True:
-            # The policy takes over on time, though an answer be still awaited.
             end = loop.call_later(self._ends_at - self._clock(), self._end)
             try:
                 await self.renew()

@@ -83,6 +83,19 @@ def test_several_answers_take_as_many_streams_on_both_engines() -> None:
     assert meters(gate, "reads", 0.5) == (0, 0, 0)
 
 
+def test_one_that_waits_for_the_engine_that_reads_is_passed_by_no_smaller_one() -> None:
+    """Each that came after it, and fitted, went first; each event asked every one that waited."""
+    gate = paired(streams=3)
+    for number in (1, 2):
+        admitted(gate, number, 0.0)
+    (waits,) = gate.handle(asks(3)._replace(answers=3), 0.1)
+    assert isinstance(waits, Queue)
+    assert isinstance(gate.handle(asks(4), 0.2)[0], Queue)
+
+    assert not gate.handle(Prefilled(1, PROMPT, 0), 0.5)
+    assert only(gate.handle(Prefilled(2, PROMPT, 0), 0.6), Admit).attempt == 3
+
+
 def test_what_its_door_cannot_send_to_both_is_refused_and_never_sent_to_one() -> None:
     (decision,) = paired().handle(arrival(1), 0.0)
     assert isinstance(decision, Yield)

@@ -11,7 +11,7 @@ from millgate.core.events import Arrived, PrefixMarks
 from millgate.core.fast_records import make_admit, make_leg
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.knowledge import Knowledge
-from millgate.core.governor.placement import Place, is_in_time, kept_out_by, roomy_engine, waits_for
+from millgate.core.governor.placement import Place, is_in_time, kept_out_by, may_run, roomy_engine, waits_for
 from millgate.core.governor.promises import forecast, refusal, session_room_s, short_refusal
 from millgate.core.governor.turns import ahead_of, lets_pass, may_go, may_pass
 from millgate.core.routing.prefix_index import LEAST_PREFIX_TOKENS, Held, PrefixIndex
@@ -381,9 +381,7 @@ def unfit(request: Request, now: float) -> Reason | None:
     for engine in engines:
         if engine.needs_reader and not request.arrival.bootstraps:
             reason = Reason.NO_ENGINE
-        elif request.fits_on(engine) and (
-            not engine.needs_reader or any(request.fits_on(each) for each in request.route.readers_of(engine))
-        ):
+        elif may_run(engine, request):
             return None
     return reason
 

@@ -346,7 +346,7 @@ def _when_loaded(turns: AdapterTurns, place: Place, request: Request) -> Place:
 
 def waits_for(placement: Placement, request: Request) -> dict[int, int]:
     """Return the engines, by number, that this request without room waits for: those that could ever run it."""
-    return {each.number: each.number for each in placement.able(request, _NOTHING) if _fits(each, request)}
+    return {each.number: each.number for each in placement.able(request, _NOTHING) if may_run(each, request)}
 
 
 def _least_late(
@@ -467,6 +467,12 @@ def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> b
     """Return whether this attempt should be tried on this engine, given its predicted time to first token."""
     unknown = request.unread_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
     return now + (0.0 if unknown else ttft_s) <= request.deadline
+
+
+def may_run(engine: Engine, request: Request) -> bool:
+    """Return whether it can ever run this request, with one that reads for it where it cannot itself."""
+    readers = request.route.readers_of(engine) if engine.needs_reader else (engine,)
+    return request.fits_on(engine) and any(request.fits_on(each) for each in readers)
 
 
 def _fits(engine: Engine, request: Request) -> bool:

@@ -26,8 +26,7 @@ MOST_TOKENS = 100_000_000
 """No request is longer; a larger number is a column of something else."""
 # Seconds since 1970 of the year 5138; a larger number has another unit.
 _MOST_S = 1e11
-# Engines are looked at once a second in between; a longer gap is one between two clocks.
-_LONGEST_GAP_S = 366 * 86_400.0
+_LONGEST_GAP_S = 366 * 86_400.0  # engines are looked at each second; a longer gap is one between two clocks
 
 
 class TraceError(ValueError):

@@ -75,7 +75,7 @@ class ClusterConfig(Section):
         default=2.0,
         ge=0.5,
         le=60.0,
-        description="How long a share lasts without a renewal. The same at every replica.",
+        description="How long a share lasts without a renewal; work starts by it for three fifths of that. The same at every replica.",
     )
     renew_every: Duration = Field(
         default=0.25, ge=0.05, le=10.0, description="Time between two renewals; a quarter of `lease` at most."

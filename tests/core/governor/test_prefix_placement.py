@@ -12,6 +12,7 @@ from millgate.core.events import (
     Arrived,
     EngineDown,
     EngineUp,
+    Failed,
     Finished,
     FirstToken,
     PrefixMarks,
@@ -21,6 +22,7 @@ from millgate.core.events import (
 from millgate.core.governor import Governor
 from millgate.core.routing.working_set import MOST_PASSED_OVER
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.words import FailureKind, Sent
 
 # A tenth of a second of reading for each thousand tokens, and 10 ms a token for an answer alone.
 PRIOR = ServicePrior(0.01, 0.0001, 0.01, 0.0005)
@@ -229,3 +231,39 @@ def test_an_admission_tells_its_candidates_the_one_taken_first() -> None:
     assert decision.cached_tokens == pytest.approx(8_100, abs=100)
     assert (other.cached_tokens, other.prompt_tokens) == (0, taken.prompt_tokens)
     assert 0.0 < taken.cost_s < other.cost_s
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"kind": FailureKind.STATUS, "blames_request": True},
+        {"kind": FailureKind.REFUSED},
+        {"kind": FailureKind.CONNECT},
+    ],
+)
+def test_what_an_engine_has_refused_unread_it_has_yet_to_read(failure: dict[str, Any]) -> None:
+    """Claude Code asks vLLM for a thinking budget that it does not take: 400, and its next try has the same 28,000 tokens."""
+    gate = _gate(1)
+    _ask(gate, 1, "a", 2)
+    _answer(gate, 1, 1.0)
+    _ask(gate, 2, "a", 8, 2.0)
+    gate.handle(Failed(2, sent=Sent.REQUEST, hint_s=None, **failure), 2.1)
+    gate.handle(Released(2), 2.1)
+
+    again = _ask(gate, 3, "a", 8, 3.0)
+
+    assert isinstance(again, Admit)
+    assert again.cached_tokens == pytest.approx(2_000, rel=0.1)
+
+
+def test_what_others_go_on_from_is_held_though_one_was_refused() -> None:
+    gate = _gate(1)
+    _ask(gate, 1, "a", 4)
+    _ask(gate, 2, "a", 8, 0.1)
+    gate.handle(Failed(1, FailureKind.REFUSED, Sent.REQUEST, None), 0.2)
+    gate.handle(Released(1), 0.2)
+
+    again = _ask(gate, 3, "a", 4, 3.0)
+
+    assert isinstance(again, Admit)
+    assert (again.cached_tokens or 0) > 3_900

@@ -24,6 +24,9 @@ class _Index:
     def placed(self, number: int, marks: PrefixMarks) -> None:
         self._index.placed(number, marks, _size_of(marks))
 
+    def refused(self, number: int, marks: PrefixMarks, held_tokens: int) -> None:
+        self._index.refused(number, marks, _size_of(marks), held_tokens)
+
     def deepest(self, marks: PrefixMarks, most: int = MOST_HOLDERS) -> Held:
         return self._index.deepest(marks, _size_of(marks), most)
 
@@ -201,16 +204,39 @@ def test_to_note_runs_and_the_ends_of_prompts_keeps_what_noting_every_mark_would
         assert index.marks == len(plain[0].held) + len(plain[1].held)
 
 
+@given(_TREE, st.lists(st.booleans(), min_size=40, max_size=40))
+def test_a_prompt_that_was_refused_leaves_what_was_held_before(
+    prompts: list[tuple[int, str]], refused: list[bool]
+) -> None:
+    index = _index(None, None)
+
+    def held() -> list[int]:
+        return [index.held_by(engine, _branch(asked)) for _, asked in prompts for engine in range(2)]
+
+    for (number, letters), is_refused in zip(prompts, refused, strict=False):
+        before, held_tokens = held(), index.held_by(number, _branch(letters))
+        index.placed(number, _branch(letters))
+        if is_refused:
+            index.refused(number, _branch(letters), held_tokens)
+            assert held() == before
+    for number in range(2):
+        index.forget(number)
+    assert index.marks == 0
+
+
 @given(
-    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), max_size=40),
+    st.lists(st.tuples(st.lists(st.integers(0, 5), min_size=1, max_size=6), st.booleans()), max_size=40),
     st.integers(1, 12),
 )
 def test_marks_that_come_twice_and_in_any_order_break_nothing(
-    prompts: list[list[int]], most_marks: int
+    prompts: list[tuple[list[int], bool]], most_marks: int
 ) -> None:
     index = _index(500, None, most_marks=2 * most_marks)
-    for number, keys in enumerate(prompts):
-        index.placed(number % 2, tuple((key, 100 * (turn + 1)) for turn, key in enumerate(keys)))
+    for number, (keys, is_refused) in enumerate(prompts):
+        marks = tuple((key, 100 * (turn + 1)) for turn, key in enumerate(keys))
+        index.placed(number % 2, marks)
+        if is_refused:
+            index.refused(number % 2, marks, 100)
         assert index.marks <= 2 * most_marks
     for number in range(2):
         index.forget(number)

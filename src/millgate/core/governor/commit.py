@@ -9,11 +9,7 @@ from millgate.core.governor.allowances import Allowances
 from millgate.core.governor.assess import Plan, admission_at, unfit
 from millgate.core.governor.knowledge import Attempts, Knowledge, Waiting
 from millgate.core.governor.passing import Look, is_without_room, mark_blocked, wake_for_opening
-from millgate.core.governor.placement import (
-    Place,
-    is_in_time,
-    roomy_engine,
-)
+from millgate.core.governor.placement import Place, is_in_time, roomy_engine
 from millgate.core.governor.promises import UNPROMISED, queues_newcomers, refusal, short_refusal
 from millgate.core.governor.turns import next_queued
 from millgate.core.limits.gate import is_seen_read

@@ -189,6 +189,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
     permit, engine = permit_of(attempt)
     if event.kind in UNREAD:
         permit.unwatched()  # how soon it was refused is not how long such work takes
+    if event.kind in UNREAD or event.blames_request or event.blames_key or event.blames_name:
+        knowledge.engines.has_not_read(engine, attempt)
     again = detour_after(knowledge, attempt, event, now)
     if engine.provider is not None:
         if event.blames_name or (event.blames_key and not engine.settings.own_key):

@@ -177,6 +177,12 @@ class Engines:
         self.routes.pool_of(engine).capacity_forecast.rate_changed()
         self.placement.changed(engine)
 
+    def has_not_read(self, engine: Engine, attempt: Attempt) -> None:
+        """This engine has refused the attempt, or found it at fault, and so holds no more of its prompt than before."""
+        if not (attempt.output_seen or attempt.is_apart):
+            request = attempt.request
+            self.prefixes.refused(engine.number, request.marks, request.prompt_tokens, attempt.cached_tokens)
+
     def running(self) -> int:
         """Return how many streams are out, over all engines that answer."""
         return sum([each.gate.streams for each in self.by_name.values() if not each.only_reads], 0)

@@ -199,18 +199,31 @@ class HeldPrefixes:
         """Forget what it has no room for: the prompts that were used least recently, of each the end before the beginning; return the runs that are gone."""
         gone: list[_Run] = []
         while self._ends and self._exceeds(most_marks):
-            copy: _Copy | None = self._ends.popitem(last=False)[0]
-            while copy is not None and not copy.follow:
-                self._trim(copy, most_marks)
-                if copy.held:
-                    self._ends[copy] = None
-                    self._ends.move_to_end(copy, last=False)
-                    break
-                gone.append(copy.run)
-                before = copy.before
-                if before is not None:
-                    before.follow -= 1
-                copy = None if before is None or before in self._ends else before
+            gone += self._forget_from(self._ends.popitem(last=False)[0], most_marks, last=False)
+        return gone
+
+    def forgets(self, end: _Copy, count: int) -> list[_Run]:
+        """Forget so many of the last marks of a prompt, as far as no other needs them; return the runs that are gone."""
+        if not count or end not in self._ends:
+            return []
+        del self._ends[end]
+        return self._forget_from(end, self.marks - count, last=True)
+
+    def _forget_from(self, end: _Copy, most_marks: int, *, last: bool) -> list[_Run]:
+        """Forget this prompt from its end on, as far as no other needs it; what stays is used `last` of all, or first to go."""
+        gone: list[_Run] = []
+        copy: _Copy | None = end
+        while copy is not None and not copy.follow:
+            self._trim(copy, most_marks)
+            if copy.held:
+                self._ends[copy] = None
+                self._ends.move_to_end(copy, last=last)
+                break
+            gone.append(copy.run)
+            before = copy.before
+            if before is not None:
+                before.follow -= 1
+            copy = None if before is None or before in self._ends else before
         return gone
 
     def _exceeds(self, most_marks: int) -> bool:
@@ -325,6 +338,14 @@ class PrefixIndex:
         assert copy is not None
         engine.ends_with(copy)
         self._evict(number)
+
+    def refused(self, number: int, marks: PrefixMarks, prompt_tokens: int, held_tokens: int) -> None:
+        """The engine has not read this prompt, of which it was believed to hold so many tokens when it was placed."""
+        run = self._find(marks) if marks else None
+        if run is not None and (copy := run.copies.get(number)) is not None:
+            held = held_tokens * marks[-1][1]
+            count = sum([mark[1] * prompt_tokens > held for mark in marks])
+            self._lost(number, self._engines[number].forgets(copy, count))
 
     def answered(
         self,

@@ -134,7 +134,7 @@ async def _with_faults(
         )
         for (at, name, _), (then, _, peak) in pairwise(marks)
     ]
-    shares, running = _shares(stack), _running(engine)
+    shares, running = list[int](), 0
 
     def is_whole() -> bool:
         # What is told is what was seen whole: idle replicas still pass shares to each other.

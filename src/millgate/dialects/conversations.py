@@ -58,7 +58,9 @@ _REASONING: Final = frozenset(
 _CALL: Final = b'_call"'
 """How the types end of items in which the model calls a tool."""
 _RESULT: Final = b'"tool_result"'
-_BILLING: Final = b'"x-anthropic-billing-header:'
+BILLING_LINE: Final = "x-anthropic-billing-header:"
+"""Begins a line that Claude Code puts before its system prompt, another one in every session; vLLM drops it (vllm#36829)."""
+_BILLING: Final = b'"' + BILLING_LINE.encode()
 _LINE_END: Final = b"\\n"
 MOST_PIECES: Final = 8_192
 """Messages and their parts of one conversation, 20 ms of the costliest; one of more has no marks."""

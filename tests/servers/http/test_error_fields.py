@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gateway.harness import CHAT, DONE, ROLE, Asked, chat, event, run, standing
+from gateway.harness import CHAT, DONE, ROLE, Asked, Script, chat, event, run, standing
 from millgate.core.words import FailureKind
 
 ERROR = (
@@ -14,16 +14,22 @@ ERROR = (
 FIELD = b"error: " + ERROR + b"\n\n"
 
 
-def test_an_error_that_old_llama_cpps_put_beside_the_data_becomes_an_error_status() -> None:
-    """ggml-org/llama.cpp#16109: `[DONE]` follows, and SDKs took the stream for a whole answer."""
+def _begins_with(*pieces: bytes) -> Script:
+    """Return an engine whose stream is these pieces alone."""
 
     async def script(asked: Asked) -> None:
         asked.open_stream()
-        asked.send(FIELD, DONE)
+        asked.send(*pieces)
         asked.end_stream()
 
+    return script
+
+
+def test_an_error_that_old_llama_cpps_put_beside_the_data_becomes_an_error_status() -> None:
+    """ggml-org/llama.cpp#16109: `[DONE]` follows, and SDKs took the stream for a whole answer."""
+
     async def body() -> None:
-        async with standing(script) as stand:
+        async with standing(_begins_with(FIELD, DONE)) as stand:
             got = await stand.ask(chat(stream=True))
             assert (got.status, got.error) == (400, json.loads(ERROR))
             await stand.settle()
@@ -99,22 +105,32 @@ def test_a_whole_answer_that_is_an_error_has_the_status_of_the_error(
     run(body())
 
 
-@pytest.mark.parametrize(("code", "outcome"), [("429", "engine_failed"), ("400", "bad_request")])
-def test_the_first_event_of_a_stream_may_write_its_status_as_text(code: str, outcome: str) -> None:
-    said = (
-        b'{"error":{"message":"litellm.RateLimitError","type":"None","param":"None","code":"%b"}}'
-        % code.encode()
-    )
+def _litellm(code: str) -> bytes:
+    said = {"message": "litellm.RateLimitError", "type": "None", "param": "None", "code": code}
+    return json.dumps({"error": said}).encode()
 
-    async def script(asked: Asked) -> None:
-        asked.open_stream()
-        asked.send(b"data: " + said + b"\n\n")
-        asked.end_stream()
 
+def _tgi(kind: str) -> bytes:
+    return json.dumps({"error": "in words", "error_type": kind}).encode()
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "outcome"),
+    [
+        (_litellm("429"), 429, "engine_failed"),
+        (_litellm("400"), 400, "bad_request"),
+        (_tgi("overloaded"), 429, "engine_failed"),
+        (_tgi("validation"), 422, "bad_request"),
+        (_tgi("generation"), 502, "engine_failed"),
+    ],
+)
+def test_the_first_event_of_a_stream_may_write_its_status_as_text_or_beside_its_error(
+    said: bytes, status: int, outcome: str
+) -> None:
     async def body() -> None:
-        async with standing(script) as stand:
+        async with standing(_begins_with(b"data: " + said + b"\n\n")) as stand:
             got = await stand.ask(chat(stream=True))
-            assert (got.status, got.body) == (int(code), said)
+            assert (got.status, got.body) == (status, said)
             await stand.settle()
             assert stand.outcomes() == {outcome: 1}
 
@@ -151,44 +167,13 @@ def test_a_424_is_the_fault_of_an_engine_that_says_it_of_its_own_model(said: byt
     run(body())
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "outcome"),
-    [
-        ("overloaded", 429, "engine_failed"),
-        ("validation", 422, "bad_request"),
-        ("generation", 502, "engine_failed"),
-    ],
-)
-def test_a_stream_of_tgi_says_beside_its_error_of_which_kind_it_is(
-    kind: str, status: int, outcome: str
-) -> None:
-    said = json.dumps({"error": "in words", "error_type": kind}).encode()
-
-    async def script(asked: Asked) -> None:
-        asked.open_stream()
-        asked.send(b"data:" + said + b"\n\n")
-        asked.end_stream()
-
-    async def body() -> None:
-        async with standing(script) as stand:
-            got = await stand.ask(chat(stream=True))
-            assert (got.status, got.body) == (status, said)
-            await stand.settle()
-            assert stand.outcomes() == {outcome: 1}
-
-    run(body())
-
-
 def test_a_stream_of_messages_may_begin_with_an_error_of_the_other_dialect() -> None:
     """LiteLLM's proxy writes all errors as OpenAI does."""
 
-    async def script(asked: Asked) -> None:
-        asked.open_stream()
-        asked.send(b'data: {"error":{"message":"slowly","type":"None","param":"None","code":"429"}}\n\n')
-        asked.end_stream()
+    said = b'data: {"error":{"message":"slowly","type":"None","param":"None","code":"429"}}\n\n'
 
     async def body() -> None:
-        async with standing(script) as stand:
+        async with standing(_begins_with(said)) as stand:
             got = await stand.ask(chat(stream=True, max_tokens=9), b"/v1/messages")
             assert (got.status, got.error) == (429, {"type": "rate_limit_error", "message": "slowly"})
             await stand.settle()

@@ -1,4 +1,4 @@
-"""Whoever finds no room lets others go before it: which others may, depends on what it is without.
+"""A request without room lets others go before it: which others may, depends on what it is without.
 
 A head without room stops what waits for the same engines, and not what other engines can take. Those of a queue that are out for the
 same reason are not asked one by one: what is done at each event would grow with the square of what waits.

@@ -57,7 +57,8 @@ def read_framing(
     if len(named) != len(fields):
         _refuse_repeated(fields)
     host = named.get(b"host")
-    if version == b"HTTP/1.1" if host is None else not _is_host(host):
+    is_named = version == b"HTTP/1.0" if host is None else _is_host(host)
+    if not is_named:
         raise UnacceptableError(400, "invalid_request", "exactly one valid Host header is required")
     if not _is_target(target):
         message = "the request target must be a path in visible ASCII, not an address as for a proxy"

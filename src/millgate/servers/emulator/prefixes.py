@@ -12,14 +12,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from millgate.dialects.conversations import BILLING_LINE
 from millgate.servers.emulator.answers import TOKEN_TEXT
-from millgate.servers.emulator.requests import (
-    BILLING_LINE,
-    BYTES_PER_TOKEN,
-    EmulatedSequence,
-    GenerationRequest,
-    Surface,
-)
+from millgate.servers.emulator.requests import BYTES_PER_TOKEN, EmulatedSequence, GenerationRequest, Surface
 
 _UNSEEN: Final = frozenset({"role", "content", "text", "cache_control"})
 """Members of a message or a part that are told otherwise, or that no template shows."""

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from millgate.dialects.conversations import BILLING_LINE
 from millgate.servers.emulator.settings import MOST_TOKENS_PER_EVENT
 
 MOST_DEPTH: Final = 8
@@ -98,9 +99,6 @@ BYTES_PER_TOKEN: Final = 4
 ANSWER_MEDIAN_TOKENS: Final = 129
 ANSWER_SIGMA: Final = 0.93
 """The lognormal through median 129 and 90th percentile 424, the Azure 2023 conversation trace."""
-
-BILLING_LINE: Final = "x-anthropic-billing-header:"
-"""Begins a line that Claude Code puts before its system prompt, another one in every session; vLLM drops it (vllm#36829)."""
 
 MOST_ANSWERS: Final = 128
 """Most sequences of one request (prompts x `n`), the bound that OpenAI states for `n`."""

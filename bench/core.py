@@ -85,6 +85,7 @@ def _record_us(make: Callable[..., Arrived]) -> float:
             fingerprint=int,
             marks=None,
             session=None,
+            of_agent=False,
         )
     return (time.process_time() - began) / REQUESTS * 1e6
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from lab.experiments.adapters import ADAPTERS
 from lab.experiments.agent_sessions import AGENT_SESSIONS
 from lab.experiments.apart import PREFILL_DECODE
+from lab.experiments.beside_people import AGENTS_BESIDE_PEOPLE
 from lab.experiments.cold_prompts import COLD_PROMPTS
 from lab.experiments.fairness import FAIR_TENANTS
 from lab.experiments.found_cap import FOUND_CAP
@@ -47,6 +48,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             FAIR_TENANTS,
             QUEUE_RULES,
             AGENT_SESSIONS,
+            AGENTS_BESIDE_PEOPLE,
             COLD_PROMPTS,
             ADAPTERS,
             PREFILL_DECODE,

@@ -38,7 +38,7 @@ def test_without_a_gate_an_empty_one_decides_and_says_so(request_file: Path, cap
 def test_a_lane_that_there_is_not_is_an_error_that_names_the_lanes(
     request_file: Path, capsys: Captured
 ) -> None:
-    there_are = "names none (there are interactive, long_context, throughput)"
+    there_are = "names none (there are interactive, long_context, throughput, agents)"
     assert main(["explain", str(request_file), "--lane", "interactiv", *NO_GATE]) == ExitCode.USAGE
     assert f"--lane: {there_are}" in capsys.readouterr().err
     with admin_door() as door:
@@ -162,7 +162,7 @@ def test_check_accepts_what_can_be_served(tmp_path: Path, capsys: Captured) -> N
     )
 
     assert main(["check", str(file)]) == ExitCode.OK
-    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 3 lane(s), 1 tenant(s)\n"
+    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 4 lane(s), 1 tenant(s)\n"
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_config_check_and_show_read_the_same_file(tmp_path: Path, capsys: Captur
     file.write_text("engines: [{url: 'http://a:1'}]\n", encoding="utf-8")
 
     assert main(["config", "check", str(file)]) == 0
-    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 3 lane(s)\n"
+    assert capsys.readouterr().out == f"{file}: valid, 1 engine(s), 4 lane(s)\n"
     assert main(["config", "show", "--config", str(file), "--set", "listen.port=9000"]) == 0
     assert json.loads(capsys.readouterr().out)["listen"]["port"] == 9000
 

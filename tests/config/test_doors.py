@@ -61,9 +61,7 @@ def test_doors_that_do_not_meet_are_no_mistake(tmp_path: Path, doors: str) -> No
 
 def test_an_objective_of_a_lane_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     typo = ENGINE + "extproc: {objectives: {batch: thruput}}\n"
-    assert "extproc.objectives.batch: names no lane: thruput (there are interactive" in refusal(
-        tmp_path, typo
-    )
+    assert "extproc.objectives.batch: names no lane: thruput (there are agents" in refusal(tmp_path, typo)
 
 
 def test_one_server_under_two_names_is_refused(tmp_path: Path) -> None:

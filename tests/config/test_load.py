@@ -38,7 +38,7 @@ def test_one_engine_is_a_whole_configuration(write: Write) -> None:
     config = load_config(write(ENGINE)).config
 
     assert [engine.name for engine in config.engines] == ["127.0.0.1:8000"]
-    assert [lane.name for lane in config.lanes] == ["interactive", "long_context", "throughput"]
+    assert [lane.name for lane in config.lanes] == ["interactive", "long_context", "throughput", "agents"]
     assert (config.listen.host, config.listen.port) == ("127.0.0.1", 8080)
     assert (config.admin.host, config.admin.port) == ("127.0.0.1", 8081)
 
@@ -95,7 +95,18 @@ def test_every_problem_names_file_line_column_path_and_limit(write: Write) -> No
             "lanes: [{name: a, takes: batch}]",
             "lanes[0].takes: is for other lanes: the first takes what no other does",
         ),
-        ("lanes: [{name: a}, {name: b, over: 5s}]", "lanes[1].over: has no meaning without `takes`"),
+        (
+            "lanes: [{name: a}, {name: b, over: 5s}]",
+            "lanes[1].over: has no meaning in a lane that `takes` no requests by size",
+        ),
+        (
+            "lanes: [{name: a}, {name: b, takes: agents, over: 5s}]",
+            "lanes[1].over: has no meaning in a lane that `takes` no requests by size",
+        ),
+        (
+            "lanes: [{name: a}, {name: b, takes: agents}, {name: c, takes: agents}]",
+            "lanes[2].takes: agents are those of the lane b",
+        ),
         ("lanes: [{name: a, max_queue: 0, window: 1s}]", "lanes[0].window: holds work, and `max_queue`"),
         ("lanes: [{name: a, max_wait: 0s, window: 1s}]", "lanes[0].window: holds work, and `max_queue`"),
         ("lanes: [{name: a}, {name: b, takes: batch, over: 25h}]", "lanes[1].over: must be at most 24h"),
@@ -344,6 +355,7 @@ def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
         ("interactive", Objective(5.0)),
         ("long_context", None),
         ("throughput", None),
+        ("agents", None),
     ]
 
 
@@ -352,11 +364,11 @@ def test_engines_and_the_default_lane_can_be_set_without_a_file() -> None:
     [
         (
             "lanes.chat.ttft_slo=5s",
-            "--set lanes.chat.ttft_slo: lanes: has none named 'chat' (interactive, long_context, throughput)",
+            "--set lanes.chat.ttft_slo: lanes: has none named 'chat' (interactive, long_context, throughput, agents)",
         ),
         ("engines.nosuch.max_inflight=3", "engines: has none named 'nosuch' (none has a name)"),
         ("engines.None.max_inflight=3", "engines: has none named 'None' (none has a name)"),
-        ("lanes.7.ttft_slo=5s", "there are 3 of them, counted from 0"),
+        ("lanes.7.ttft_slo=5s", "there are 4 of them, counted from 0"),
         ("port", "--set: 'port' is not path=value"),
         ("listen..port=1", "has an empty part in its path"),
         ("engines.0.url.x=1", "has no settings in it"),

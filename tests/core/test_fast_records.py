@@ -42,6 +42,7 @@ def test_an_arrival(
         "fingerprint": lambda: 7,
         "marks": lambda: ((8, 9),),
         "session": 10,
+        "of_agent": not stream,
     }
     _assert_equal(make_arrived(number, **fields), Arrived(number, **fields))  # type: ignore[arg-type]
 

@@ -267,7 +267,12 @@ def test_row_23_and_24_fields_that_steer_or_spoof_never_reach_the_engine_and_are
     names = {name for name, _value in received.headers}
     assert not names & {line.partition(":")[0].lower().encode() for line in STEERING}
     assert received.header(b"host") == f"127.0.0.1:{upstream.port}".encode()
-    assert [lane["name"] for lane in gate.state()["lanes"]] == ["interactive", "long_context", "throughput"]
+    assert [lane["name"] for lane in gate.state()["lanes"]] == [
+        "interactive",
+        "long_context",
+        "throughput",
+        "agents",
+    ]
     assert len(upstream.received) == 2
 
 

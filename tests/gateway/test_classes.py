@@ -73,6 +73,36 @@ def test_a_batch_of_conversations_comes_to_throughput_by_its_path() -> None:
     run(body())
 
 
+def test_coding_agents_come_to_their_own_lane_unless_their_prompt_is_long() -> None:
+    async def body() -> None:
+        async with by_default() as stand:
+            await stand.ask(chat("short", stream=True), user_agent="python-httpx/0.28")
+            assert arrived(stand) == {"interactive": 1}
+            await stand.ask(chat("short", stream=True), x_claude_code_session_id="s-1")
+            await stand.ask(chat("short", stream=True), session_id="s-2")
+            await stand.ask(chat("short", stream=True), user_agent="opencode/1.18.33 ai-sdk/4.0")
+            await stand.ask(chat("short", max_tokens=900), x_claude_code_session_id="s-1")
+            assert arrived(stand) == {"interactive": 1, "agents": 4}
+            await stand.ask(chat(LONG, stream=True), x_claude_code_session_id="s-1")
+            assert arrived(stand) == {"interactive": 1, "agents": 4, "long_context": 1}
+
+    run(body())
+
+
+def test_an_agent_whose_key_names_lanes_stays_in_them() -> None:
+    async def body() -> None:
+        digest = sha256(b"tied").digest()
+        callers = CallerSettings(
+            tenants=(TenantRule("tied", (digest,), ("interactive",)),), lanes=("interactive", "agents")
+        )
+        async with by_default(callers) as stand:
+            asked = chat("short", stream=True)
+            await stand.ask(asked, authorization="Bearer tied", x_claude_code_session_id="s-1")
+            assert arrived(stand) == {"interactive": 1}
+
+    run(body())
+
+
 def test_a_trusted_header_comes_before_the_size() -> None:
     async def body() -> None:
         names = ("interactive", "long_context", "throughput")

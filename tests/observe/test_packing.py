@@ -57,6 +57,7 @@ ARRIVAL: Fields = {
     "seen_late": TRUTHS,
     "hands_over": TRUTHS,
     "bootstraps": TRUTHS,
+    "of_agent": TRUTHS,
     "prompt_shape": st.none() | st.tuples(*[NUMBERS] * 7),
     "fingerprint": st.just(len),
     "marks": st.just(tuple),

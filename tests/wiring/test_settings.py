@@ -123,13 +123,17 @@ def test_three_lanes_without_configuration_follow_the_objective_of_the_first(
         override("lanes.0.ttft_slo", ttft_slo, "--ttft-slo"),
     ]
 
-    first, long, batch = build_settings(load_config(None, {}, flags).config).settings.lanes
+    first, long, batch, agents = build_settings(load_config(None, {}, flags).config).settings.lanes
 
     assert (first.name, first.takes, first.over_s) == ("interactive", None, 0.0)
     assert (long.name, long.takes, long.over_s) == ("long_context", LaneTakes.LONG_PROMPTS, long_over_s)
     assert (batch.name, batch.takes, batch.over_s) == ("throughput", LaneTakes.BATCH, batch_over_s)
     assert {long.ttft_slo_s, long.deadline_s, batch.ttft_slo_s, batch.deadline_s} == {patient_s}
-    assert not any(lane.headroom or lane.band for lane in (first, long, batch)), "nothing is kept idle"
+    assert (agents.name, agents.takes, agents.share) == ("agents", LaneTakes.AGENTS, first.share / 4)
+    assert (agents.ttft_slo_s, agents.deadline_s) == (2 * patient_s, 2 * patient_s)
+    assert not any(lane.headroom or lane.band for lane in (first, long, batch, agents)), (
+        "nothing is kept idle"
+    )
 
 
 def test_lanes_of_a_file_are_as_configured_also_where_they_have_the_names_of_the_default_ones() -> None:
@@ -140,13 +144,14 @@ def test_lanes_of_a_file_are_as_configured_also_where_they_have_the_names_of_the
     assert [(lane.takes, lane.ttft_slo_s, lane.share) for lane in built] == [(None, 10.0, 1.0)] * 3
 
 
-def test_a_lane_that_takes_requests_by_size_says_which() -> None:
+def test_a_lane_that_takes_requests_says_which() -> None:
     built = build_settings(config())
 
     assert why(built, "lane long_context")[1].startswith(
         "default; takes prompts that an idle engine reads for more than 5s;"
     )
     assert "not streamed and lasts more than 10s" in why(built, "lane throughput")[1]
+    assert "takes requests of coding agents" in why(built, "lane agents")[1]
 
 
 def test_other_lanes_count_their_deadline_from_each_attempt() -> None:

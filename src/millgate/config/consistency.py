@@ -277,17 +277,17 @@ def _lane_paths(config: Config) -> Iterator[tuple[SettingPath, str]]:
 def _classes(config: Config) -> Iterator[tuple[SettingPath, str]]:
     first, owners = config.lanes[0], dict[tuple[str, float], str]()
     for index, lane in enumerate(config.lanes):
+        by_size = lane.takes not in {None, "agents"}
+        if lane.over is not None and not by_size:
+            yield ("lanes", index, "over"), "has no meaning in a lane that `takes` no requests by size"
         if lane.takes is None:
-            if lane.over is not None:
-                yield ("lanes", index, "over"), "has no meaning without `takes`"
-        elif lane is first:
+            continue
+        if lane is first:
             yield ("lanes", index, "takes"), "is for other lanes: the first takes what no other does"
         elif (owner := owners.setdefault((lane.takes, lane.over_s(first)), lane.name)) != lane.name:
-            over = format_duration(lane.over_s(first))
-            yield (
-                ("lanes", index, "takes"),
-                f"{lane.takes} over {over} are those of the lane {owner}: give `over`",
-            )
+            of = f"{lane.takes} over {format_duration(lane.over_s(first))}" if by_size else lane.takes
+            remedy = ": give `over`" if by_size else ""
+            yield ("lanes", index, "takes"), f"{of} are those of the lane {owner}{remedy}"
 
 
 def _limits(config: Config) -> Iterator[tuple[SettingPath, str]]:

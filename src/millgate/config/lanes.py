@@ -33,7 +33,7 @@ class LaneConfig(Section):
     ttft_slo: TtftObjective | None = Field(
         default=None,
         description="Time to the first token that is still good; with a quantile, the share of requests that is to have it. "
-        "Default: 10s; for a lane that `takes` requests by size six times that of the first lane, a minute at least.",
+        "Default: 10s; for a lane that `takes` requests six times that of the first lane, a minute at least; twice as long for `agents`.",
     )
     tpot_slo: TpotObjective | None = Field(
         default=None,
@@ -51,12 +51,13 @@ class LaneConfig(Section):
         description="Where the deadline starts: at the request's first attempt or at each attempt's own arrival. "
         "Default: `first_attempt` for the lane `interactive`, `attempt` for others.",
     )
-    takes: Literal["long_prompts", "batch"] | None = Field(
+    takes: Literal["long_prompts", "batch", "agents"] | None = Field(
         default=None,
         description="Which requests this lane takes when neither key, header nor path names a lane. `long_prompts`: "
         "those whose prompt takes an idle engine longer than `over` to read. `batch`: those that are not streamed and "
         "whose whole answer takes an idle engine longer than `over`, and all that are only read (embeddings, rerank, "
-        "score). What no lane takes is for the first lane. Default: none.",
+        "score). `agents`: those of coding agents, which wait where people leave: known by the session that Claude Code or Codex "
+        "names, and by the `User-Agent` of opencode. What no lane takes is for the first lane. Default: none.",
     )
     over: Duration | None = Field(
         default=None,
@@ -166,7 +167,8 @@ class LaneConfig(Section):
             return self.ttft_slo
         if self.takes is None or self is first:
             return Objective(_TTFT_SLO_S)
-        return Objective(max(_PATIENT_TIMES * first.ttft_objective(first).time_s, _PATIENT_LEAST_S))
+        patient_s = max(_PATIENT_TIMES * first.ttft_objective(first).time_s, _PATIENT_LEAST_S)
+        return Objective(2.0 * patient_s if self.takes == "agents" else patient_s)
 
     def over_s(self, first: "LaneConfig") -> float:
         """Return the time from which on it takes a request; without `takes` it has no meaning."""
@@ -194,5 +196,6 @@ DEFAULT_LANES: Final[tuple[dict[str, Any], ...]] = (
         "paths": ["/v1/chat/completions/batch"],
         "order": "short_first",
     },
+    {"name": "agents", "share": 2, "takes": "agents"},
 )
 """The lanes of a configuration that names none, as a file would write them."""

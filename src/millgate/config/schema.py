@@ -427,7 +427,7 @@ class Config(Section):
         min_length=1,
         max_length=MAX_LANES,
         description="Classes of traffic; the first takes every request that names none and that no other `takes`. Default: "
-        "`interactive`, `long_context` and `throughput`; lanes that are named here take their place.",
+        "`interactive`, `long_context`, `throughput` and `agents`; lanes that are named here take their place.",
     )
     tenants: tuple[TenantConfig, ...] = Field(
         default=(),

@@ -38,6 +38,7 @@ class Arrived(NamedTuple):
     each tenant's; None without one. `seen_late` says that the first token of its stream is told seconds after it came:
     until then its prompt is believed to be read in the time that was foreseen. `hands_over` says that its door can let
     one engine read its prompt and another one write its answer, `bootstraps` that it can send it to both at once.
+    `of_agent` says that a program asks, which waits where people leave.
     """
 
     attempt: int
@@ -63,6 +64,7 @@ class Arrived(NamedTuple):
     seen_late: bool = False
     hands_over: bool = False
     bootstraps: bool = False
+    of_agent: bool = False
     # Last, so that an observer cuts them off in one go: the first and the last are not read again, the others keep the
     # body alive.
     prompt_shape: PromptShape | None = None

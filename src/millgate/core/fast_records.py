@@ -49,6 +49,7 @@ def make_arrived(
     fingerprint: Callable[[], int],
     marks: Callable[[], PrefixMarks] | None,
     session: int | None,
+    of_agent: bool,
 ) -> Arrived:
     """Return an `Arrived` of which no door knows more than this."""
     return _new(
@@ -77,6 +78,7 @@ def make_arrived(
             False,
             False,
             False,
+            of_agent,
             prompt_shape,
             fingerprint,
             marks,

@@ -42,6 +42,7 @@ class LaneTakes(StrEnum):
 
     LONG_PROMPTS = "long_prompts"
     BATCH = "batch"
+    AGENTS = "agents"
 
 
 class ClassedBy(StrEnum):
@@ -50,6 +51,7 @@ class ClassedBy(StrEnum):
     PROMPT = "prompt"
     ANSWER = "answer"
     ONLY_READ = "only_read"
+    AGENT = "agent"
     FIRST_ATTEMPT = "first_attempt"
 
 

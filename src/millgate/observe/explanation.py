@@ -206,6 +206,7 @@ _CLASSED: Final = {
     ClassedBy.PROMPT: "its prompt of {:,} tokens takes an idle engine {:.1f} s to read, and this lane takes those above {:.1f} s",
     ClassedBy.ANSWER: "not streamed, with a prompt of {:,} tokens it takes an idle engine {:.1f} s, and this lane takes those above {:.1f} s",
     ClassedBy.ONLY_READ: "its engine reads it and writes nothing",
+    ClassedBy.AGENT: "a coding agent asks",
     ClassedBy.FIRST_ATTEMPT: "its first attempt was in it",
 }
 

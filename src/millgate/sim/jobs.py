@@ -13,6 +13,7 @@ class Job(NamedTuple):
     `PREFIX_UNIT_TOKENS` of the prompt, and of the answer where a trace shows that a later prompt begins with it. An id
     stands for all tokens up to its unit's end. The tuple is empty where a trace does not tell. `session` numbers the
     session that it is a turn of; 0 is none. `adapter` names the one that it asks for, "" the model itself.
+    `of_agent` says that a coding agent asks.
     """
 
     at_s: float
@@ -25,3 +26,4 @@ class Job(NamedTuple):
     prefix_ids: tuple[int, ...] = ()
     session: int = 0
     adapter: str = ""
+    of_agent: bool = False

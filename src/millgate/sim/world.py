@@ -126,15 +126,13 @@ class World:
                 job.max_tokens,
                 1,
                 job.stream,
-                None,
-                retry_count,
-                None,
-                None,
+                retry_count=retry_count,
                 fingerprint=visit.fingerprint if self._remembers else None,
                 marks=_marks_of(job, self._asked) if job.prefix_ids else None,
                 session=(job.session or None) if self._asked is None else None,
                 hands_over=self.handoffs is not None,
                 bootstraps=self.handoffs is not None,
+                of_agent=job.of_agent,
             )
         )
 

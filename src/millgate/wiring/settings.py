@@ -284,9 +284,11 @@ def _lane_choice(
 
 
 def _taken(lane: LaneConfig, first: LaneConfig) -> str:
-    """Say which requests that name no lane are for this one; nothing of a lane that takes none by size."""
+    """Say which requests that name no lane are for this one; nothing of a lane that takes none."""
     if lane.takes is None:
         return ""
+    if lane.takes == "agents":
+        return "takes requests of coding agents; "
     over = format_duration(lane.over_s(first))
     if lane.takes == "long_prompts":
         return f"takes prompts that an idle engine reads for more than {over}; "

@@ -23,6 +23,7 @@ from millgate.core.limits.pace import LEVEL_WINDOWS
 from millgate.core.limits.slo_gradient import BLEND, TARGET
 from millgate.core.measure import WINDOW_S, Ewma
 from millgate.core.settings import LaneSettings, ServicePrior
+from millgate.core.words import LaneTakes
 
 # Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens.
 _LATE_PART: Final = 0.5
@@ -83,8 +84,9 @@ class Paced(NamedTuple):
 def paced_by(lanes: Sequence[LaneSettings]) -> Paced:
     """Return what these lanes ask for; a part is for those that take requests by size."""
     caps = {lane.name: lane.prefill_per_s for lane in lanes if lane.prefill_per_s is not None}
-    whole = sum([lane.share for lane in lanes], 0.0)
-    parts = {lane.name: lane.share / whole for lane in lanes if lane.takes is not None and lane.share}
+    by_size = [lane for lane in lanes if lane.takes is not LaneTakes.AGENTS]
+    whole = sum([lane.share for lane in by_size], 0.0)
+    parts = {lane.name: lane.share / whole for lane in by_size if lane.takes is not None and lane.share}
     return Paced(protection_of(lanes), caps, parts)
 
 

@@ -15,7 +15,6 @@ the engine between two attempts must not give it another deadline.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from typing import Final, NamedTuple
 from zlib import crc32
 
@@ -356,14 +355,14 @@ def choose_lane(lanes: Mapping[str, Lane], hint: str | None, default: Lane) -> L
 
 
 class Classes:
-    """The lanes that take requests by size; `first` takes all others. Without such lanes nothing is looked at."""
+    """The lanes that take requests by size or of agents; `first` takes all others. Without such lanes nothing is looked at."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.first = lanes[0]
         self._long_prompts = _that_take(lanes, LaneTakes.LONG_PROMPTS)
         self._batch = _that_take(lanes, LaneTakes.BATCH)
-        sized = self._long_prompts + self._batch
-        self._by_tag = {lane.tag: lane for lane in (self.first, *sized)} if sized else {}
+        self._agents = _that_take(lanes, LaneTakes.AGENTS)
+        self._by_tag = {lane.tag: lane for lane in lanes if lane is lanes[0] or lane.settings.takes}
 
     def lane_of(
         self, arrival: Arrived, route: Route, sizes: tuple[int, int, int], record: ReturnRecord | None
@@ -372,7 +371,7 @@ class Classes:
 
         A request that was refused and is back stays in the lane of its first attempt, if that lane is one of these.
         """
-        if not self._by_tag:
+        if len(self._by_tag) == 1:
             return self.first, None
         lane, classed = self._by_size(arrival, route.up or route.engines, sizes)
         before = None if record is None else self._by_tag.get(record.lane)
@@ -383,7 +382,7 @@ class Classes:
     def _by_size(
         self, arrival: Arrived, engines: tuple[Engine, ...], sizes: tuple[int, int, int]
     ) -> tuple[Lane, Classed | None]:
-        """What is only read is batch work however short it is; then its prompt counts, then its whole answer."""
+        """What is only read is batch work however short it is; then its prompt counts, then who asks, then its whole answer."""
         prompt_tokens, output_tokens, _ = sizes
         if self._batch and is_only_read(arrival):
             return self._batch[-1], _classed(self._batch[-1], ClassedBy.ONLY_READ, prompt_tokens)
@@ -391,6 +390,8 @@ class Classes:
             if not _reads_within(engines, prompt_tokens, lane.settings.over_s):
                 reading_s = least_reading_s(engines, prompt_tokens)
                 return lane, _classed(lane, ClassedBy.PROMPT, prompt_tokens, reading_s)
+        if self._agents and arrival.of_agent:
+            return self._agents[0], _classed(self._agents[0], ClassedBy.AGENT, prompt_tokens)
         if self._batch and not arrival.stream:
             whole_s = _whole_s(engines, prompt_tokens, output_tokens / arrival.answers)
             for lane in self._batch:
@@ -411,8 +412,7 @@ def _that_take(lanes: Sequence[Lane], takes: LaneTakes) -> list[Lane]:
 
 
 def _classed(lane: Lane, by: ClassedBy, prompt_tokens: int, value_s: float = 0.0) -> Classed:
-    bound_s = lane.settings.over_s if value_s else 0.0
-    return Classed(lane.settings.name, by, prompt_tokens, value_s, bound_s)
+    return Classed(lane.settings.name, by, prompt_tokens, value_s, lane.settings.over_s if value_s else 0.0)
 
 
 def _reads_within(engines: tuple[Engine, ...], prompt_tokens: int, within_s: float) -> bool:
@@ -425,7 +425,4 @@ def _reads_within(engines: tuple[Engine, ...], prompt_tokens: int, within_s: flo
 
 def _whole_s(engines: tuple[Engine, ...], prompt_tokens: int, output_tokens: float) -> float:
     """Return how long the whole answer takes, alone on the engine that is fastest."""
-    least_s = inf
-    for engine in engines:
-        least_s = min(least_s, engine.service.service_s(prompt_tokens, output_tokens, 1.0))
-    return least_s if engines else 0.0
+    return min([each.service.service_s(prompt_tokens, output_tokens, 1.0) for each in engines], default=0.0)

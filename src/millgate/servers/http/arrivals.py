@@ -36,6 +36,7 @@ def arrival_of(attempt: AskedAttempt, reading: HeadReading, facts: RequestFacts,
         fingerprint=attempt.fingerprint,
         marks=None if reading.conversation is None else attempt.marks,
         session=session_of_model(reading.session, facts.model) if reading.session is not None else None,
+        of_agent=reading.of_agent,
     )
 
 

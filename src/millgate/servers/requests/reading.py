@@ -47,6 +47,7 @@ class HeadReading:
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"), named.get(b"x-envoy-attempt-count"))
         self.session = callers.session(named, caller.tenant)
+        self.of_agent = callers.of_agent(named)
         self.trusted = callers.trusts(head.peer)
         steering = STEERING if self.trusted else _STEERING_OF_CLIENTS
         self.steering = sum([name in named for name in steering])

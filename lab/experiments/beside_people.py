@@ -1,0 +1,160 @@
+"""agents_beside_people: coding agents and people who chat before one engine; what becomes of each, in one lane and in the default ones?
+
+Agents come back some seconds after each answer with all that was said so far, and wait for minutes. People ask once, and leave after
+15 s without a token. In one lane both are refused by what people wait for, short requests first, and agents give up their tasks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from statistics import fmean
+from types import MappingProxyType
+from typing import Final
+
+from lab.agents.generated_sessions import drawn_sessions
+from lab.agents.session_users import Agents, agent_retries
+from lab.knobs import with_knobs
+from lab.laws import uniform
+from millgate.config.lanes import DEFAULT_LANES
+from millgate.config.schema import Config
+from millgate.core.settings import LaneSettings
+from millgate.core.words import Outcome
+from millgate.engine.profile import find_profile
+from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
+from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
+from millgate.sim.fleet import uniform_fleet
+from millgate.sim.jobs import Job
+from millgate.sim.laws import constant, lognormal
+from millgate.sim.loop import Loop
+from millgate.sim.policies import POLICIES
+from millgate.sim.randomness import Streams
+from millgate.sim.records import Recorder
+from millgate.sim.traces.sources import AgentSession
+from millgate.sim.traces.synthetic import Lengths, jobs, steady
+from millgate.sim.visit import Visit
+from millgate.sim.world import World
+from millgate.wiring.settings import build_settings
+
+_SERIES: Final = ("one lane", "default lanes without agents", "default lanes")
+_PEOPLE_PER_S: Final = (0.5, 1.5, 3.0)
+_SLO_S, _PATIENCE_S, _AGENT_PATIENCE_S = 10.0, 15.0, 300.0
+# Sessions that the mean context is taken from.
+_SAMPLE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SharedScene:
+    """One engine that runs `slots` requests at most, agents whose mean contexts take `working_set` of its KV tokens, and people."""
+
+    profile: str = "llama3-70b_h100_tp8"
+    slots: int = 12
+    working_set: float = 0.9
+    people_per_s: float = 1.5
+    prompt_tokens: float = 800.0
+    output_tokens: float = 300.0
+    lanes: str = "default lanes"
+    warm_up_s: float = 300.0
+    until_s: float = 1_500.0
+
+
+class _People:
+    """How many people had a first token in time, of all that came since `from_s`."""
+
+    def __init__(self, crowd: Crowd, from_s: float) -> None:
+        self.came = self.good = 0
+        self._from_s = from_s
+        crowd.on_over = self._over
+
+    def _over(self, visit: Visit, _outcome: Outcome | None) -> None:
+        if visit.first_at >= self._from_s:
+            self.came += 1
+            self.good += visit.first_token_at is not None and visit.first_token_at - visit.first_at <= _SLO_S
+
+
+def play(scene: SharedScene, seed: int) -> Metrics:
+    """Return the share of people with a first token in time, and how many turns agents finish and tasks they give up a minute."""
+    streams, loop, profile = Streams(seed), Loop(), find_profile(scene.profile)
+    fleet = uniform_fleet(profile, 1, _lanes(scene.lanes), max_inflight=scene.slots)
+    fleet = replace(fleet, prefix_caching=True)
+    world = World(POLICIES["gate"](fleet.settings), loop, Recorder(fleet.settings.lanes))
+    fleet.populate(world, streams)
+    world.start_watch()
+    agents = _put_agents(scene, world, streams)
+    crowd = Crowd(world, Manners(constant(_PATIENCE_S), agent_retries()), streams, 1)
+    people = _People(crowd, scene.warm_up_s)
+    OpenLoop(world, crowd, _people_jobs(scene, streams))
+    loop.run(scene.warm_up_s)
+    turns, given_up = agents.finished_turns, agents.given_up
+    loop.run(scene.until_s)
+    minutes = (scene.until_s - scene.warm_up_s) / 60.0
+    return {
+        "people_good_share": people.good / max(1, people.came),
+        "turns_per_minute": (agents.finished_turns - turns) / minutes,
+        "given_up_per_minute": (agents.given_up - given_up) / minutes,
+    }
+
+
+def _lanes(series: str) -> tuple[LaneSettings, ...]:
+    """Return the lanes of this series."""
+    lanes = [lane for lane in DEFAULT_LANES if series == _SERIES[-1] or lane["name"] != "agents"]
+    config = {"engines": [{"url": "http://engine"}], "lanes": lanes[:1] if series == _SERIES[0] else lanes}
+    return build_settings(Config.model_validate(config)).settings.lanes
+
+
+def _put_agents(scene: SharedScene, world: World, streams: Streams) -> Agents:
+    sessions = map(_of_agents, drawn_sessions(streams))
+    sample = list(islice(sessions, _SAMPLE))
+    mean_tokens = fmean(turn.job.prompt_tokens for session in sample for turn in session.turns)
+    memory_tokens = find_profile(scene.profile).kv_tokens
+    return Agents(
+        world,
+        Crowd(world, Manners(constant(_AGENT_PATIENCE_S), agent_retries()), streams),
+        chain(sample, sessions),
+        max(1, round(scene.working_set * memory_tokens / mean_tokens)),
+        streams.draws("agents", uniform(0.0, 1.0).sample),
+        spread_s=scene.warm_up_s / 2,
+        until_s=scene.until_s,
+    )
+
+
+def _of_agents(session: AgentSession) -> AgentSession:
+    turns = [turn._replace(job=turn.job._replace(of_agent=True)) for turn in session.turns]
+    return session._replace(turns=tuple(turns))
+
+
+def _people_jobs(scene: SharedScene, streams: Streams) -> Iterator[Job]:
+    lengths = Lengths(lognormal(scene.prompt_tokens, 0.5), lognormal(scene.output_tokens, 0.5))
+    return jobs(steady(scene.people_per_s, streams, number=1), lengths, streams, until_s=scene.until_s)
+
+
+def agents_beside_people(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
+    """Return the experiment with these fields of `SharedScene` set; a ValueError names the one that is wrong."""
+    scene = with_knobs(SharedScene(), knobs)
+
+    def run(arm: Arm, seed: int) -> Measured:
+        assert arm.x is not None
+        return [(arm.x, play(replace(scene, lanes=arm.series, people_per_s=arm.x), seed))]
+
+    return Experiment(
+        name="agents_beside_people",
+        question="What becomes of people and of agents before one engine, in one lane and in the default ones?",
+        arms=tuple(Arm(series, rate) for series in _SERIES for rate in _PEOPLE_PER_S),
+        run=run,
+        metric="turns_per_minute",
+        x_label="people a second",
+        y_label="finished turns of agents a minute",
+        facts=_facts,
+        vary=agents_beside_people,
+    )
+
+
+def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
+    names = ("people_good_share", "turns_per_minute", "given_up_per_minute")
+    return {
+        f"{each.series}, {each.x:g} people a second: {name.replace('_', ' ')}": each.metrics[name].mean
+        for each in places
+        for name in names
+    }
+
+
+AGENTS_BESIDE_PEOPLE = agents_beside_people()

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from millgate.config.doors import AdminConfig
 from millgate.config.load import load_config
-from millgate.config.schema import AdminConfig, Config
+from millgate.config.schema import Config
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -233,6 +233,14 @@ def test_an_engine_keeps_its_words() -> None:
     )
 
 
+def test_an_engine_that_drains_takes_nothing_from_the_start() -> None:
+    engines = [{"url": "http://a:1", "drain": True}, {"url": "http://b:1"}]
+
+    built = build_settings(Config.model_validate({"engines": engines})).settings.engines
+
+    assert [engine.is_up for engine in built] == [False, True]
+
+
 def test_speed_comes_from_own_numbers_or_a_profile_or_the_default() -> None:
     prior = {"ttft_base": "1s", "ttft_per_token": "2ms", "tpot_base": "30ms", "tpot_per_stream": "4ms"}
 

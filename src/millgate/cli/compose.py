@@ -210,6 +210,7 @@ def _engine_address(loaded: Loaded, index: int) -> EngineAddress:
             kv_lease_s=engine.kv_lease,
             bootstrap_port=engine.meeting_port,
             models=_models(engine),
+            drains=engine.drain,
             proxy=None if proxy is None else Proxy.from_url(proxy.get_secret_value()),
         )
     except TlsError as error:

@@ -1,6 +1,6 @@
-"""The line door, the external processor, and what other sites' pages may ask, in the configuration."""
+"""The admin door, the line door, the external processor, and what other sites' pages may ask, in the configuration."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,26 @@ from millgate.config.values import (
     VariableName,
     is_loopback,
 )
+
+
+class AdminConfig(Section):
+    """The admin door: health, metrics, state, explain. Never expose it to clients."""
+
+    host: Host = Field(
+        default="127.0.0.1",
+        description="Address to listen on. Another address than a loopback one needs a token in the environment.",
+    )
+    port: Port = Field(default=8081, description="TCP port; 0 takes any free one.")
+    token_env: VariableName = Field(
+        default="MILLGATE_ADMIN_TOKEN",
+        description="Name of the environment variable that holds the bearer token. Where it is set, every path "
+        "but `/healthz` and `/readyz` asks for it. The token itself never stands in a file.",
+    )
+    hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(
+        default=(),
+        max_length=32,
+        description="More names, without a port, that the `Host` header may carry, beside the listening address and localhost (a defence against DNS rebinding).",
+    )
 
 
 class CorsConfig(Section):

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from millgate.config.callers import EngineTlsConfig, ListenTlsConfig, TenantConfig
 from millgate.config.cluster import ClusterConfig
-from millgate.config.doors import CorsConfig, ExtprocConfig, LineConfig
+from millgate.config.doors import AdminConfig, CorsConfig, ExtprocConfig, LineConfig
 from millgate.config.lanes import DAY_S, DEFAULT_LANES, HOUR_S, MAX_LANES, LaneConfig
 from millgate.config.quotas import MAX_QUOTAS, AccountConfig, QuotaConfig
 from millgate.config.sections import (
@@ -92,26 +92,6 @@ class ListenConfig(Section):
     )
 
 
-class AdminConfig(Section):
-    """The admin door: health, metrics, state, explain. Never expose it to clients."""
-
-    host: Host = Field(
-        default="127.0.0.1",
-        description="Address to listen on. Another address than a loopback one needs a token in the environment.",
-    )
-    port: Port = Field(default=8081, description="TCP port; 0 takes any free one.")
-    token_env: VariableName = Field(
-        default="MILLGATE_ADMIN_TOKEN",
-        description="Name of the environment variable that holds the bearer token. Where it is set, every path "
-        "but `/healthz` and `/readyz` asks for it. The token itself never stands in a file.",
-    )
-    hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(
-        default=(),
-        max_length=32,
-        description="More names, without a port, that the `Host` header may carry, beside the listening address and localhost (a defence against DNS rebinding).",
-    )
-
-
 class PriorConfig(Section):
     """What to believe of an engine's speed before it has answered anything; a handful of answers replaces it."""
 
@@ -166,6 +146,10 @@ class EngineConfig(Section):
         default=None,
         description="Name of the environment variable, such as `HTTPS_PROXY`, that holds the address of its proxy, in place of `proxy`; it may carry "
         "credentials: `http://user:password@host:port`.",
+    )
+    drain: bool = Field(
+        default=False,
+        description="Give it nothing new, as before a restart of it. What runs there ends undisturbed, and what the gate has learned of it stays.",
     )
     max_inflight: Count | None = Field(
         default=None,

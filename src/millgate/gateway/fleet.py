@@ -147,6 +147,7 @@ class Fleet:
                 for pool in known.pools:
                     pool.adopt(settings, address.ssl, address.server_name)
                 self._engines[address.name] = known._replace(address=address)
+                known.check.drain(address.drains)
                 continue
             if known is not None:
                 self._retire(known)
@@ -183,7 +184,9 @@ class Fleet:
         settings = replace(HEALTH, target=None if page is None else base + page.encode())
         alone = partial(self._is_alone, name)
         unseen = "" if address.is_up else _UNSEEN if address.host else _NOWHERE
-        check = HealthCheck(name, watch_pool, self._driver, self._clock, settings, alone, unseen)
+        check = HealthCheck(
+            name, watch_pool, self._driver, self._clock, settings, alone, unseen, drains=address.drains
+        )
         check.on_turn = self._turned
         check.is_shut = partial(self._is_shut, name) if address.metered else None
         check.is_common = partial(self._is_common, name)
@@ -228,7 +231,7 @@ class Fleet:
             each.name for each in seen.engines if each.is_shut or (each.account and each.account.paused_s)
         }
         return not any(
-            other not in paused and self._engines[other].check.health.takes_work
+            other not in paused and self._engines[other].check.takes_work
             for other in self._others(name, seen)
         )
 

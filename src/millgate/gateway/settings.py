@@ -29,7 +29,8 @@ class EngineAddress:
     while the gate runs and does not answer is not `is_up`: it gets requests once its health page answers. An empty
     `host` is a name that nothing was found for: it is down until the settings change. A prompt that it reads for
     another engine it keeps for `kv_lease_s`, or both get it at `bootstrap_port` at once (SGLang). `models` are those
-    that it is named for, none where it takes any. With a `proxy` every connection to it goes through that.
+    that it is named for, none where it takes any. With a `proxy` every connection to it goes through that. One that
+    `drains` gets nothing new.
     """
 
     name: str
@@ -47,6 +48,7 @@ class EngineAddress:
     bootstrap_port: int | None = None
     models: tuple[str, ...] = ()
     proxy: Proxy | None = None
+    drains: bool = False
 
     @property
     def place(self) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from millgate.runtime.engines import Fetched, scrape
 from millgate.runtime.health import EngineHealth, EngineStanding, HealthSettings, Stance
 
 _NO_FAULT = (501, 503, 529)
+_DRAINS = "its configuration says drain"
 _SHUT = "requests failed and its breaker is open: single requests try it"
 
 
@@ -24,8 +25,8 @@ class HealthCheck(Ear):
     """Looks after one engine on the running loop and posts EngineDown and EngineUp; is the ear of its pool.
 
     `pages` is the pool for the health page: a look must not wait behind requests. `alone` tells whether no other engine
-    takes work; `unseen` is why the engine is down from the start, empty where it is not. Use: `listen` to the pool that
-    the doors get, `start`, `stop`.
+    takes work; `unseen` is why the engine is down from the start, empty where it is not. One that `drains` is given nothing, however well it is.
+    Use: `listen` to the pool that the doors get, `start`, `stop`.
     """
 
     def __init__(
@@ -37,6 +38,8 @@ class HealthCheck(Ear):
         settings: HealthSettings,
         alone: Callable[[], bool],
         unseen: str = "",
+        *,
+        drains: bool = False,
     ) -> None:
         self.engine = engine
         self.health = EngineHealth(settings, clock.now(), unseen)
@@ -47,7 +50,7 @@ class HealthCheck(Ear):
         self._pages = pages
         self._driver = driver
         self._alone = alone
-        self.told: EngineUp | EngineDown = EngineDown(engine) if unseen else EngineUp(engine)
+        self.told: EngineUp | EngineDown = EngineDown(engine) if unseen or drains else EngineUp(engine)
         """What the core was told last."""
         self.on_turn: Callable[[EngineStanding], None] | None = None
         """Told how it stands at the start, when it has gone down, when it is up again (a trial is neither), and of each failure while it is `failing`."""
@@ -55,9 +58,9 @@ class HealthCheck(Ear):
         """Says whether the breaker of a provider's account is open; asked at each look."""
         self.is_common: Callable[[], bool] | None = None
         """Says whether other engines answer requests with statuses of faults too; asked at each of its own."""
-        self._was_shut = False
+        self._was_shut, self._drains = False, drains
         self._shut_changed_at = float("-inf")
-        self._is_up = not unseen
+        self._is_up = not (unseen or drains)
         self._running = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -67,12 +70,26 @@ class HealthCheck(Ear):
     def standing(self) -> EngineStanding:
         """How the engine stands, for people."""
         health = self.health
+        since = max(health.since, self._shut_changed_at)
+        if self._drains:
+            told = f"{_DRAINS}; {health.why}" if health.why else _DRAINS
+            return EngineStanding(self.engine, Stance.DOWN, since, told)
         if self._was_shut:
             why = health.last_failure(self._now()) or health.why
             told = f"{_SHUT}; the last failure: {why}" if why else _SHUT
             return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, told)
-        since = max(health.since, self._shut_changed_at)
         return EngineStanding(self.engine, health.stance, since, health.why, health.failing(self._now()))
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether requests may be sent to it now."""
+        return self.health.takes_work and not self._drains
+
+    def drain(self, drains: bool) -> None:
+        """Let it take nothing new from now on, or as much as its health allows again; what runs there goes on."""
+        if drains is not self._drains:
+            self._drains, self._shut_changed_at = drains, self._now()
+            self._tell()
 
     def listen(self, pool: UpstreamPool) -> None:
         """Hear what becomes of each request that this pool sends from now on."""
@@ -196,11 +213,11 @@ class HealthCheck(Ear):
         health = self.health
         self.anxious = health.anxious
         trial = health.stance is Stance.TRIAL
-        told = EngineUp(self.engine, trial) if health.takes_work else EngineDown(self.engine)
+        told = EngineUp(self.engine, trial) if self.takes_work else EngineDown(self.engine)
         if again or told != self.told:
             self.told = told
             self._driver.post(told)
-        is_up = health.stance is Stance.UP and not self._was_shut
+        is_up = health.stance is Stance.UP and not self._was_shut and not self._drains
         if is_up is not self._is_up and health.stance is not Stance.TRIAL:
             self._is_up = is_up
             if self.on_turn is not None and self._running:

@@ -152,6 +152,7 @@ def _engine(
         labels=_labels(engine),
         kv_transfer=KvTransfer(engine.kv_transfer),
         overflow=engine.overflow,
+        is_up=not engine.drain,
     )
     why = [why_inflight, why_kv, why_prefill, *_role_choice(settings, places, index)]
     if engine.profile is not None or engine.prior is not None:

@@ -57,7 +57,7 @@ class LaneConfig(Section):
         "those whose prompt takes an idle engine longer than `over` to read. `batch`: those that are not streamed and "
         "whose whole answer takes an idle engine longer than `over`, and all that are only read (embeddings, rerank, "
         "score). `agents`: those of coding agents, which wait where people leave: known by the session that Claude Code or Codex "
-        "names, and by the `User-Agent` of opencode. What no lane takes is for the first lane. Default: none.",
+        "names, or by the `User-Agent` of these, of opencode, Cline, Roo Code, Kilo Code or Qwen Code. What no lane takes is for the first lane. Default: none.",
     )
     over: Duration | None = Field(
         default=None,

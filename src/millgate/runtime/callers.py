@@ -44,8 +44,16 @@ _STEERING: Final = (_TENANT, _LANE, _PRIORITY)
 # Agents that name a session for all of its subagents, and in another field which of them asks: Claude Code from 2.1.139
 # on, and Codex.
 _AGENTS: Final = {b"x-claude-code-session-id": b"x-claude-code-agent-id", b"session-id": b"thread-id"}
-# opencode names no session in a field of its own.
-_AGENT_PROGRAM: Final = b"opencode/"
+# How the `User-Agent` of coding agents begins, also of those that name no session: the first three as seen, the others by their sources.
+_AGENT_PROGRAMS: Final = (
+    b"claude-cli/",
+    b"codex_",
+    b"opencode/",
+    b"Cline/",
+    b"RooCode/",
+    b"Kilo-Code/",
+    b"QwenCode/",
+)
 _NAME: Final = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")
 _NO_KEY: Final = b"no key at all"
 
@@ -229,9 +237,9 @@ class Callers:
         return None
 
     def of_agent(self, named: Named) -> bool:
-        """Say whether these fields are those of a coding agent: Claude Code, Codex or opencode."""
+        """Say whether these fields are those of a coding agent."""
         program = named.get(b"user-agent", b"")
-        return not _AGENTS.keys().isdisjoint(named) or program.startswith(_AGENT_PROGRAM)
+        return not _AGENTS.keys().isdisjoint(named) or program.startswith(_AGENT_PROGRAMS)
 
     def session_number(self, name: bytes, tenant: str = "") -> int:
         """Return a number for the session of this name, another for each tenant's and the same at every door.

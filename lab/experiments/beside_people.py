@@ -44,7 +44,10 @@ _SAMPLE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class SharedScene:
-    """One engine that runs `slots` requests at most, agents whose mean contexts take `working_set` of its KV tokens, and people."""
+    """One engine that runs `slots` requests at most, agents whose mean contexts take `working_set` of its KV tokens, and people.
+
+    With `named` 0 no agent names its session: its turns are known by the prompts that they go on from.
+    """
 
     profile: str = "llama3-70b_h100_tp8"
     slots: int = 12
@@ -52,6 +55,7 @@ class SharedScene:
     people_per_s: float = 1.5
     prompt_tokens: float = 800.0
     output_tokens: float = 300.0
+    named: int = 1
     lanes: str = "default lanes"
     warm_up_s: float = 300.0
     until_s: float = 1_500.0
@@ -76,7 +80,8 @@ def play(scene: SharedScene, seed: int) -> Metrics:
     streams, loop, profile = Streams(seed), Loop(), find_profile(scene.profile)
     fleet = uniform_fleet(profile, 1, _lanes(scene.lanes), max_inflight=scene.slots)
     fleet = replace(fleet, prefix_caching=True)
-    world = World(POLICIES["gate"](fleet.settings), loop, Recorder(fleet.settings.lanes))
+    recorder = Recorder(fleet.settings.lanes)
+    world = World(POLICIES["gate"](fleet.settings), loop, recorder, names_sessions=bool(scene.named))
     fleet.populate(world, streams)
     world.start_watch()
     agents = _put_agents(scene, world, streams)

@@ -22,7 +22,7 @@ from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
-from millgate.sim.fleet import uniform_fleet
+from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, lognormal
 from millgate.sim.loop import Loop
@@ -33,6 +33,7 @@ from millgate.sim.traces.sources import AgentSession
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
+from millgate.wiring.chosen import PREFILL_TOKENS
 from millgate.wiring.settings import build_settings
 
 _SERIES: Final = ("one lane", "default lanes without agents", "default lanes")
@@ -46,7 +47,7 @@ _SAMPLE: Final = 200
 class SharedScene:
     """One engine that runs `slots` requests at most, agents whose mean contexts take `working_set` of its KV tokens, and people.
 
-    With `named` 0 no agent names its session: its turns are known by the prompts that they go on from.
+    `tpot_slo_s` is that of `interactive`, 0 for none. With `named` 0 no agent names its session: its turns are known by the prompts that they go on from.
     """
 
     profile: str = "llama3-70b_h100_tp8"
@@ -55,6 +56,7 @@ class SharedScene:
     people_per_s: float = 1.5
     prompt_tokens: float = 800.0
     output_tokens: float = 300.0
+    tpot_slo_s: float = 0.0
     named: int = 1
     lanes: str = "default lanes"
     warm_up_s: float = 300.0
@@ -77,9 +79,8 @@ class _People:
 
 def play(scene: SharedScene, seed: int) -> Metrics:
     """Return the share of people with a first token in time, and how many turns agents finish and tasks they give up a minute."""
-    streams, loop, profile = Streams(seed), Loop(), find_profile(scene.profile)
-    fleet = uniform_fleet(profile, 1, _lanes(scene.lanes), max_inflight=scene.slots)
-    fleet = replace(fleet, prefix_caching=True)
+    streams, loop = Streams(seed), Loop()
+    fleet = _fleet(scene)
     recorder = Recorder(fleet.settings.lanes)
     world = World(POLICIES["gate"](fleet.settings), loop, recorder, names_sessions=bool(scene.named))
     fleet.populate(world, streams)
@@ -99,10 +100,23 @@ def play(scene: SharedScene, seed: int) -> Metrics:
     }
 
 
-def _lanes(series: str) -> tuple[LaneSettings, ...]:
+def _fleet(scene: SharedScene) -> SimulatedFleet:
+    """Return one engine, with the meter of prompt tokens that every gate has."""
+    lanes = _lanes(scene)
+    fleet = uniform_fleet(find_profile(scene.profile), 1, lanes, max_inflight=scene.slots)
+    engines = tuple([replace(each, prefill_tokens=PREFILL_TOKENS) for each in fleet.settings.engines])
+    return replace(fleet, settings=replace(fleet.settings, engines=engines), prefix_caching=True)
+
+
+def _lanes(scene: SharedScene) -> tuple[LaneSettings, ...]:
     """Return the lanes of this series."""
-    lanes = [lane for lane in DEFAULT_LANES if series == _SERIES[-1] or lane["name"] != "agents"]
-    config = {"engines": [{"url": "http://engine"}], "lanes": lanes[:1] if series == _SERIES[0] else lanes}
+    first, *others = DEFAULT_LANES
+    people = {**first, "tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else first
+    if scene.lanes == _SERIES[0]:
+        others = []
+    elif scene.lanes == _SERIES[1]:
+        others = [lane for lane in others if lane["name"] != "agents"]
+    config = {"engines": [{"url": "http://engine"}], "lanes": [people, *others]}
     return build_settings(Config.model_validate(config)).settings.lanes
 
 

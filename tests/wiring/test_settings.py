@@ -129,7 +129,7 @@ def test_three_lanes_without_configuration_follow_the_objective_of_the_first(
     assert (long.name, long.takes, long.over_s) == ("long_context", LaneTakes.LONG_PROMPTS, long_over_s)
     assert (batch.name, batch.takes, batch.over_s) == ("throughput", LaneTakes.BATCH, batch_over_s)
     assert {long.ttft_slo_s, long.deadline_s, batch.ttft_slo_s, batch.deadline_s} == {patient_s}
-    assert (agents.name, agents.takes, agents.share) == ("agents", LaneTakes.AGENTS, first.share / 4)
+    assert (agents.name, agents.takes, agents.share) == ("agents", LaneTakes.AGENTS, first.share / 8)
     assert (agents.ttft_slo_s, agents.deadline_s) == (2 * patient_s, 2 * patient_s)
     assert not any(lane.headroom or lane.band for lane in (first, long, batch, agents)), (
         "nothing is kept idle"

@@ -196,6 +196,6 @@ DEFAULT_LANES: Final[tuple[dict[str, Any], ...]] = (
         "paths": ["/v1/chat/completions/batch"],
         "order": "short_first",
     },
-    {"name": "agents", "share": 2, "takes": "agents"},
+    {"name": "agents", "takes": "agents"},
 )
 """The lanes of a configuration that names none, as a file would write them."""

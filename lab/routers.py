@@ -17,10 +17,11 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
-from millgate.core.decisions import Admit, Decision, Leg
-from millgate.core.events import Arrived, ClientGone, Event, FirstToken, Released
+from millgate.core.decisions import Admit, Decision, Ended, Leg
+from millgate.core.events import Arrived, ClientGone, Event, Failed, FirstToken, Released
 from millgate.core.routing.prefix_index import PrefixIndex
 from millgate.core.settings import Settings
+from millgate.core.words import Outcome
 
 _BYTES_PER_TOKEN = 4
 _SMG_MATCH, _SMG_RATIO, _SMG_REQUESTS = 0.5, 1.1, 32
@@ -106,10 +107,13 @@ class RoutingCore:
         self._where: dict[int, int] = {}
 
     def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
-        """Admit every arrival at once; keep account of what is open where, and how much of it is unread."""
+        """Admit every arrival at once, and hand a failure on; keep account of what is open where, and how much of it is unread."""
         del now
         if isinstance(event, Arrived):
             return (self._placed(event),)
+        if isinstance(event, Failed):
+            name = self._names[self._where[event.attempt]]
+            return (Ended(event.attempt, Outcome.ENGINE_FAILED, "", name, 0, 0, None, 0, 0, event.kind),)
         if isinstance(event, FirstToken):
             opened = self._open[self._where[event.attempt]]
             opened[event.attempt] = (opened[event.attempt][0], 0)

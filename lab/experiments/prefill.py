@@ -2,21 +2,21 @@
 
 Six chat users and some with long prompts think, ask and wait in turn. The gate learns how fast long prompts may come. Beside
 it every fixed pace of a sweep is tried, with prompts paced alone. The best one that leaves chat as good as its objective
-asks is the bound of every rule that gives the engine one long prompt after the other at a steady pace. In the reverse case
-chat floods, and the question is what the long lane reads. With `default lanes` no request names a lane and none is
+asks is the bound of every rule that gives the engine one long prompt after the other at a steady pace. Without the gate all
+prompts go to the engine at once. In the reverse case chat floods, and the question is what the long lane reads. With `default lanes` no request names a lane and none is
 configured but for chat's objectives.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from lab.books import unread_books
 from lab.closed_loop import ClosedLoop
-from lab.experiments.accounts import Accounts, SimulatedAccount
 from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.schema import Config
 from millgate.core.settings import TARGET_SHARE, LaneSettings, LimitSettings
+from millgate.core.words import Outcome
 from millgate.engine.profile import EngineProfile, find_profile, scaled
 from millgate.sim.clients.crowd import Crowd, Manners
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
@@ -24,7 +24,9 @@ from millgate.sim.fleet import SimulatedFleet, uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import Law, exponential, lognormal
 from millgate.sim.loop import Loop
+from millgate.sim.policies import OpenDoor
 from millgate.sim.randomness import Streams
+from millgate.sim.visit import Visit
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 from millgate.wiring.settings import build_settings
@@ -33,6 +35,7 @@ _TTFT_SLO_S, _TPOT_SLO_S = 1.0, 0.05
 _FROM_S, _UNTIL_S = 30.0, 240.0
 _FLOOD_USERS: Final = 200
 _UNNAMED: Final = "default lanes"
+_NO_GATE: Final = "no gate"
 _CHAT_PROMPT, _OUTPUT = lognormal(300.0, 0.1), lognormal(100.0, 0.1)
 # The sweep: of what the engine could read of such prompts and nothing else.
 _STEPS: Final = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
@@ -65,12 +68,23 @@ _SCENES: Final[Mapping[str, Scene]] = {
 }
 
 
+class _Heard(NamedTuple):
+    """What one user heard of a request; virtual seconds. `first_token_at` is None where there was no answer."""
+
+    kind: str
+    asked_at: float
+    first_token_at: float | None
+    ended_at: float
+    prompt_tokens: int
+    output_tokens: int
+
+
 def play(scene: Scene, seed: int) -> Metrics:
     """Return chat's good share and refusals, and the prompt tokens a second that were read of each lane."""
     loop, streams = Loop(), Streams(seed)
     fleet = _fleet(scene)
-    core = Accounts(build_governor(fleet.settings, 0.0))
-    world = World(core, loop, unread_books())
+    core = OpenDoor(fleet.settings) if scene.policy == _NO_GATE else build_governor(fleet.settings, 0.0)
+    world, heard = World(core, loop, unread_books()), list[_Heard]()
     fleet.populate(world, streams)
     world.start_watch()
     long_prompt = lognormal(float(scene.prompt_tokens), 0.05)
@@ -79,9 +93,26 @@ def play(scene: Scene, seed: int) -> Metrics:
     ):
         think = streams.draws("think", exponential(think_s).sample, number)
         asked = _jobs(lane, None if scene.policy == _UNNAMED else lane, prompt, streams, number)
-        ClosedLoop(world, Crowd(world, Manners(), streams, number), asked, users, think, _UNTIL_S)
+        crowd = Crowd(world, Manners(), streams, number)
+        ClosedLoop(world, crowd, asked, users, think, _UNTIL_S)
+        _listen(crowd, loop, heard)
     loop.run(_UNTIL_S + 60.0)
-    return _judged(core.closed)
+    return _judged(heard)
+
+
+def _listen(crowd: Crowd, loop: Loop, heard: list[_Heard]) -> None:
+    """Write down what the users of a crowd hear, before they go on."""
+    then = crowd.on_over
+    assert then is not None
+
+    def over(visit: Visit, outcome: Outcome | None) -> None:
+        job, first_at = visit.job, visit.first_token_at
+        heard.append(
+            _Heard(job.tenant, visit.first_at, first_at, loop.now, job.prompt_tokens, job.output_tokens)
+        )
+        then(visit, outcome)
+
+    crowd.on_over = over
 
 
 def _jobs(tenant: str, lane: str | None, prompt: Law, streams: Streams, number: int) -> Iterator[Job]:
@@ -128,26 +159,26 @@ def _profile(scene: Scene) -> EngineProfile:
     return replace(profile, kv_tokens=max(profile.kv_tokens, 8 * scene.prompt_tokens))
 
 
-def _judged(accounts: Sequence[SimulatedAccount]) -> Metrics:
-    asked = [each for each in accounts if _FROM_S <= each.arrived_at < _UNTIL_S]
-    chat = [each for each in asked if each.tenant == "chat"]
+def _judged(heard: Sequence[_Heard]) -> Metrics:
+    asked = [each for each in heard if _FROM_S <= each.asked_at < _UNTIL_S]
+    chat = [each for each in asked if each.kind == "chat"]
     return {
         "good": sum(_is_good(each) for each in chat) / len(chat),
         "refused": sum(each.first_token_at is None for each in chat) / len(chat),
-        "long_tokens_per_s": _read_per_s(each for each in asked if each.tenant == "long"),
+        "long_tokens_per_s": _read_per_s(each for each in asked if each.kind == "long"),
         "chat_tokens_per_s": _read_per_s(chat),
     }
 
 
-def _is_good(account: SimulatedAccount) -> bool:
-    """Judge an answer from outside: a gate without a `tpot_slo` judges none."""
-    if account.first_token_at is None or account.first_token_at - account.arrived_at > _TTFT_SLO_S:
+def _is_good(heard: _Heard) -> bool:
+    """Judge an answer as its user does."""
+    if heard.first_token_at is None or heard.first_token_at - heard.asked_at > _TTFT_SLO_S:
         return False
-    return account.ended_at - account.first_token_at <= _TPOT_SLO_S * max(1, account.output_tokens - 1)
+    return heard.ended_at - heard.first_token_at <= _TPOT_SLO_S * max(1, heard.output_tokens - 1)
 
 
-def _read_per_s(accounts: "Iterator[SimulatedAccount] | Sequence[SimulatedAccount]") -> float:
-    read = [each.prompt_tokens for each in accounts if each.first_token_at is not None]
+def _read_per_s(heard: Iterable[_Heard]) -> float:
+    read = [each.prompt_tokens for each in heard if each.first_token_at is not None]
     return sum(read) / (_UNTIL_S - _FROM_S)
 
 
@@ -188,7 +219,7 @@ PREFILL_ISOLATION = Experiment(
     question="What does chat see of long prompts beside it, and how much of them is still read?",
     arms=tuple(
         Arm(series, float(number))
-        for series in ("gate", _UNNAMED, "best fixed pace", "no gate")
+        for series in ("gate", _UNNAMED, "best fixed pace", _NO_GATE)
         for number in range(1, len(_SCENES) + 1)
     ),
     run=_run,

@@ -5,7 +5,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from lab.routers import RULES, RoutingCore
 from lab.routing import POLICIES, fleet_of, play
+
+from millgate.core.decisions import Admit, Ended
+from millgate.core.events import Arrived, Failed, Released
+from millgate.core.words import FailureKind, Outcome, Sent
 
 
 @pytest.fixture
@@ -33,3 +38,18 @@ def test_turns_return_to_the_engine_that_holds_their_conversation(trace: Path) -
 
     assert found["gate"] > 0.7 > found["least requests"]
     assert found["gate"] >= 0.98 * max(found.values())
+
+
+@pytest.mark.parametrize("rule", ["least requests", "lmetric", "dynamo"])
+def test_a_request_that_an_engine_fails_is_over_and_weighs_on_it_no_more(rule: str) -> None:
+    core = RoutingCore(fleet_of("llama3-8b_h100_tp1", 2, 300_000).settings, RULES[rule])
+    (sent,) = core.handle(Arrived(1, prompt_bytes=2_000_000), 0.0)
+    (ended,) = core.handle(Failed(1, FailureKind.STATUS, Sent.REQUEST), 0.0)
+    core.handle(Released(1), 0.0)
+    (next_one,) = core.handle(Arrived(2, prompt_bytes=4_000), 1.0)
+
+    assert isinstance(ended, Ended)
+    assert ended.outcome is Outcome.ENGINE_FAILED
+    assert isinstance(sent, Admit)
+    assert isinstance(next_one, Admit)
+    assert next_one.legs[0].engine == sent.legs[0].engine

@@ -34,6 +34,10 @@ def test_without_the_gate_chat_is_lost() -> None:
     assert _mean(Scene(long_users=8, policy="no gate"), "good") < 0.5
 
 
+def test_without_the_gate_no_request_is_refused() -> None:
+    assert _mean(Scene("llama3-70b_a100_tp8", 1.0, 16_000, policy="no gate"), "refused") == 0.0
+
+
 @pytest.mark.parametrize(
     ("profile", "tokens"), [("llama3-70b_a100_tp4", 3_900), ("llama3-70b_h100_tp4", 8_000)]
 )

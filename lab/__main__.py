@@ -17,6 +17,7 @@ from lab import prose
 from lab.ablation import FIRST_SEED, ablate
 from lab.core_size import report
 from lab.interpreted import is_compiled, run_interpreted
+from lab.knobs import at_least, within
 from lab.suites import SUITES
 from lab.table import PAGE, page
 
@@ -49,9 +50,14 @@ def _main(arguments: list[str]) -> int:
         "--only", metavar="SUITE", choices=sorted(SUITES), help="refinements that it measures, on it alone"
     )
     parser.add_argument(
-        "--first-seed", type=int, default=FIRST_SEED, help=f"seeds from here on ({FIRST_SEED})"
+        "--first-seed",
+        type=within(int, at_least(0)),
+        default=FIRST_SEED,
+        help=f"seeds from here on ({FIRST_SEED})",
     )
-    parser.add_argument("--processes", type=int, default=2, help="runs at the same time (2)")
+    parser.add_argument(
+        "--processes", type=within(int, at_least(1)), default=2, help="runs at the same time (2)"
+    )
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name}")
     asked = parser.parse_args(arguments)
     if asked.write and asked.only:

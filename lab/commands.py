@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -27,6 +28,7 @@ from millgate.cli.sim import (
     measured_result,
     show_result,
 )
+from millgate.sim.traces.tables import TraceError
 
 app = typer.Typer(name="python -m lab", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(demo_app, name="demo")
@@ -69,8 +71,11 @@ def run(
     except ValueError as error:
         raise CommandError(f"--set: {error}", ExitCode.USAGE) from None
     arm = partial(run_arm, name, knobs=turned, first_seed=first_seed)
-    result = measured_result(experiment, arm, seeds, processes)
-    typed = "".join([f" --set {knob}={value}" for knob, value in turned.items()])
+    try:
+        result = measured_result(experiment, arm, seeds, processes)
+    except TraceError as error:
+        raise CommandError(f"--set: {error}", ExitCode.USAGE) from None
+    typed = "".join([f" --set {quote(f'{knob}={value}')}" for knob, value in turned.items()])
     command = f"python -m lab run {name}{typed} --seeds {seeds or experiment.seeds}"
     if first_seed > 1:
         command += f" --first-seed {first_seed}"

@@ -19,6 +19,7 @@ from typing import Final
 
 import uvloop
 
+from lab.knobs import at_least, within
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.core.words import KvTransfer, Role
 from millgate.engine.profile import DEFAULT_PROFILE, find_profile, scaled
@@ -287,7 +288,7 @@ async def chaos(requests: int, seed: int, transfer: KvTransfer) -> tuple[list[st
 def main(arguments: list[str]) -> int:
     """Run it and print what became of everything."""
     parser = argparse.ArgumentParser(prog="python -m lab.handoffs", description=__doc__)
-    parser.add_argument("--requests", type=int, default=2_000)
+    parser.add_argument("--requests", type=within(int, at_least(1)), default=2_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transfer", type=KvTransfer, choices=list(KvTransfer), default=KvTransfer.NIXL)
     asked = parser.parse_args(arguments)

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from lab.experiments.promises import Case, attend
+from lab.knobs import ABOVE_0, FILE, PROFILE, at_least, within
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import bound
@@ -44,6 +45,8 @@ def at_load(
 ) -> list[Job]:
     """Return this stretch of a trace, made so much faster that it asks for `load` times one engine's capacity."""
     coming = list(between(read_table(path), begin_s, end_s))
+    if not coming:
+        raise ValueError(f"holds no request from {begin_s:g} to {end_s:g} s, take fewer --stretches")
     return list(faster(coming, load / bound(coming, profile, 1, slo_s).load))
 
 
@@ -100,31 +103,44 @@ def promises(options: Namespace, load: float) -> str:
             )
             seen = attend(case, iter(coming), Streams(1)).metrics()
             kept, given = kept + seen["kept"] * seen["promises"], given + seen["promises"]
-        shown += [f"{kept / max(1.0, given):.3f}", f"{given:.0f}"]
+        shown += [f"{kept / given:.3f}" if given else "-", f"{given:.0f}"]
     return " | ".join(shown)
 
 
 def main() -> None:
     """Print the table for one trace, one engine and one objective."""
     parser = ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("trace", type=Path, help="a file of the Azure LLM inference traces")
+    parser.add_argument("trace", type=within(Path, FILE), help="a file of the Azure LLM inference traces")
     parser.add_argument(
-        "--engine", default="llama3-8b_h100_tp1", help="a profile of `millgate engine --profiles`"
+        "--engine",
+        type=within(str, PROFILE),
+        default="llama3-8b_h100_tp1",
+        help="a profile of `millgate engine --profiles`",
     )
     parser.add_argument(
-        "--slo", type=float, default=2.0, help="objective and deadline for the first token, seconds"
+        "--slo",
+        type=within(float, ABOVE_0),
+        default=2.0,
+        help="objective and deadline for the first token, seconds",
     )
     parser.add_argument(
-        "--loads", type=float, nargs="+", default=[1.25, 2.0, 5.0], help="multiples of capacity"
+        "--loads",
+        type=within(float, ABOVE_0),
+        nargs="+",
+        default=[1.25, 2.0, 5.0],
+        help="multiples of capacity",
     )
-    parser.add_argument("--stretches", type=int, default=5, help="parts of equal length")
+    parser.add_argument("--stretches", type=within(int, at_least(1)), default=5, help="parts of equal length")
     parser.add_argument(
         "--hints", action="store_true", help="how many hints hold where nobody is queued, instead"
     )
     options = parser.parse_args()
     sys.stdout.write(_HINTS_HEADER if options.hints else _HEADER)
     for load in options.loads:
-        sys.stdout.write((promises if options.hints else row)(options, load) + "\n")
+        try:
+            sys.stdout.write((promises if options.hints else row)(options, load) + "\n")
+        except ValueError as error:
+            parser.error(f"trace: {error}")
 
 
 if __name__ == "__main__":

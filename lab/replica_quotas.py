@@ -1,14 +1,16 @@
-"""`python -m lab.replica_quotas`: one quota over four gates in virtual time, with clients that return to any of them when told.
+"""`python -m lab.replica_quotas [FIRST [SEEDS]]`: one quota over four gates in virtual time, with clients that return to any of them when told.
 
 Only the network and the engine are simulated, as in `lab.replicas`. Clients ask again as soon as they have their answer; each asks at
 one gate with `hot_share`, which changes every 20 s, and else at any.
 """
 
+import argparse
 import sys
 from typing import NamedTuple
 
 from lab.closed_loop import ClosedLoop
 from lab.interpreted import is_compiled, run_interpreted
+from lab.knobs import at_least, within
 from lab.replicas import HOT_SHARE, REPLICAS, ClusterWorld, Setup
 from millgate.cluster.leases import LEASE_S, RENEWAL_S, LeaseSettings
 from millgate.core.decisions import Admit
@@ -105,8 +107,17 @@ def skews(seeds: range) -> str:
     return "\n".join(rows)
 
 
+def asked_seeds(arguments: list[str]) -> range:
+    """Return the seeds that a command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m lab.replica_quotas", description=__doc__)
+    parser.add_argument("first", nargs="?", type=within(int, at_least(0)), default=0, help="the first (0)")
+    parser.add_argument("seeds", nargs="?", type=within(int, at_least(1)), default=2, help="how many (2)")
+    asked = parser.parse_args(arguments)
+    return range(asked.first, asked.first + asked.seeds)
+
+
 if __name__ == "__main__":
+    tried = asked_seeds(sys.argv[1:])
     if is_compiled():
         sys.exit(run_interpreted(sys.argv[1:], "lab.replica_quotas"))
-    first = int(sys.argv[1]) if len(sys.argv) > 1 else 0
-    print(skews(range(first, first + int(sys.argv[2]) if len(sys.argv) > 2 else first + 2)))
+    print(skews(tried))

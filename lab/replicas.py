@@ -1,9 +1,10 @@
-"""`python -m lab.replicas SEEDS FIRST`: replicas of one gate in virtual time: real governors, renewers and ledger over one engine, clients that return to any of them.
+"""`python -m lab.replicas [SEEDS [FIRST]]`: replicas of one gate in virtual time: real governors, renewers and ledger over one engine, clients that return to any of them.
 
 Only the network and the engine are simulated. The store loses requests and answers; a replica that is killed takes its work with it,
 and another starts in its place. Each client brings its ticket wherever it comes.
 """
 
+import argparse
 import sys
 from collections.abc import Coroutine
 from math import inf
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 from lab.engines.plain import PacedStation
 from lab.interpreted import is_compiled, run_interpreted
+from lab.knobs import at_least, within
 from millgate.cluster.contract import Granted, Renewal, StoreUnavailableError
 from millgate.cluster.leases import Leased, LeaseRenewer, LeaseSettings, Shared
 from millgate.cluster.ledger import LeaseLedger
@@ -353,10 +355,17 @@ def _mean(setup: Setup, seeds: range) -> Result:
     )
 
 
+def asked_seeds(arguments: list[str]) -> range:
+    """Return the seeds that a command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m lab.replicas", description=__doc__)
+    parser.add_argument("seeds", nargs="?", type=within(int, at_least(1)), default=3, help="how many (3)")
+    parser.add_argument("first", nargs="?", type=within(int, at_least(0)), default=0, help="the first (0)")
+    asked = parser.parse_args(arguments)
+    return range(asked.first, asked.first + asked.seeds)
+
+
 if __name__ == "__main__":
+    tried = asked_seeds(sys.argv[1:])
     if is_compiled():
         sys.exit(run_interpreted(sys.argv[1:], "lab.replicas"))
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    tried = range(first, first + count)
     print(f"{returns(tried)}\n\n{returns(tried, CAP)}\n\n{returns(tried, _FEW)}\n\n{leases(tried)}")

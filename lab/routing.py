@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from lab.knobs import ABOVE_0, FILE, PROFILE, at_least, within
 from lab.routers import RULES, RoutingCore
 from millgate.core.settings import LaneSettings, LimitSettings, Settings
 from millgate.engine.profile import find_profile
@@ -21,6 +22,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
 from millgate.sim.traces.sources import between, faster, read_mooncake
+from millgate.sim.traces.tables import TraceError
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
 
@@ -82,18 +84,27 @@ def play(policy: str, fleet: SimulatedFleet, trace: Path, speed: float, seed: in
 
 def _main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.routing", description=__doc__)
-    parser.add_argument("trace", type=Path, help="a trace in Mooncake's format")
-    parser.add_argument("--speed", type=float, nargs="+", default=[2.0, 5.0], help="times as fast (2 5)")
-    parser.add_argument("--engines", type=int, default=8, help="equal engines (8)")
-    parser.add_argument("--kv-tokens", type=int, default=1_500_000, help="memory of each (1500000)")
-    parser.add_argument("--profile", default="llama3-70b_h100_tp8", help="their profile")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("trace", type=within(Path, FILE), help="a trace in Mooncake's format")
+    parser.add_argument(
+        "--speed", type=within(float, ABOVE_0), nargs="+", default=[2.0, 5.0], help="times as fast (2 5)"
+    )
+    parser.add_argument("--engines", type=within(int, at_least(1)), default=8, help="equal engines (8)")
+    parser.add_argument(
+        "--kv-tokens", type=within(int, at_least(512)), default=1_500_000, help="memory of each (1500000)"
+    )
+    parser.add_argument(
+        "--profile", type=within(str, PROFILE), default="llama3-70b_h100_tp8", help="their profile"
+    )
+    parser.add_argument("--seed", type=within(int, at_least(0)), default=1)
     asked = parser.parse_args(arguments)
     print("| speed | policy | found | TTFT | p99 | TPOT | good |\n|---|---|---|---|---|---|---|")
     for speed in asked.speed:
         for policy in POLICIES:
             fleet = fleet_of(asked.profile, asked.engines, asked.kv_tokens)
-            print(play(policy, fleet, asked.trace, speed, asked.seed), flush=True)
+            try:
+                print(play(policy, fleet, asked.trace, speed, asked.seed), flush=True)
+            except TraceError as error:
+                parser.error(f"trace: {error}")
     return 0
 
 

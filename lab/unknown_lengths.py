@@ -16,6 +16,7 @@ from random import Random
 from statistics import fmean
 from typing import NamedTuple
 
+from lab.knobs import at_least, within
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.bound import bound
@@ -111,8 +112,10 @@ def show(mix: Mix, engine: str, seed: int) -> Shown:
 def main() -> None:
     """Print the table."""
     parser = ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seeds", type=int, default=5, help="loads of each mix and engine")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument(
+        "--seeds", type=within(int, at_least(1)), default=5, help="loads of each mix and engine"
+    )
+    parser.add_argument("--first", type=within(int, at_least(0)), default=0, help="the first seed")
     options = parser.parse_args()
     sys.stdout.write("mix | of the optimum | least | lengths known | refused after s\n")
     for name, mix in _MIXES.items():

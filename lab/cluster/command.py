@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lab.cluster import caps, outage, quotas
 from lab.cluster.processes import REDIS
+from lab.knobs import ABOVE_0, within
 
 _WHAT = ("caps", "quotas", "outage")
 
@@ -15,9 +16,15 @@ def main(arguments: list[str]) -> int:
     """Measure, and print tables in Markdown."""
     parser = argparse.ArgumentParser(prog="python -m lab cluster", description=__doc__)
     parser.add_argument("what", nargs="?", choices=_WHAT, help="what to measure (all)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="how long faults go on (600)")
-    parser.add_argument("--apart", type=float, default=20.0, help="seconds between two faults (20)")
-    parser.add_argument("--gone", type=float, default=60.0, help="seconds without Redis (60)")
+    parser.add_argument(
+        "--seconds", type=within(float, ABOVE_0), default=600.0, help="how long faults go on (600)"
+    )
+    parser.add_argument(
+        "--apart", type=within(float, ABOVE_0), default=20.0, help="seconds between two faults (20)"
+    )
+    parser.add_argument(
+        "--gone", type=within(float, ABOVE_0), default=60.0, help="seconds without Redis (60)"
+    )
     parser.add_argument(
         "--policy",
         choices=outage.POLICIES,

@@ -116,13 +116,21 @@ def run(options: ReplayOptions) -> int:
 def measure(options: ReplayOptions) -> Slice:
     """Read the slice once, so that a bad row is found before anything is started."""
     requests = prompt_tokens = output_tokens = 0
-    last_s = 0.0
+    last_s, duration_s = 0.0, options.duration_s
     for row in _rows(options):
         requests += 1
         prompt_tokens += row.prompt_tokens
         output_tokens += row.output_tokens
         last_s = row.at_s
-    return Slice(requests, options.duration_s or max(1.0, last_s), prompt_tokens, output_tokens)
+    if duration_s is None or not _goes_on(options, duration_s):
+        # A trace that ends before its slice does comes at the rate of what there is.
+        return Slice(requests, max(1.0, last_s), prompt_tokens, output_tokens)
+    return Slice(requests, duration_s, prompt_tokens, output_tokens)
+
+
+def _goes_on(options: ReplayOptions, duration_s: float) -> bool:
+    """Return whether the trace has a row after the slice."""
+    return any(row.at_s >= duration_s for row in read_trace(options.trace, start_s=options.start_s))
 
 
 def _rows(options: ReplayOptions) -> Iterator[TraceRow]:

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.engines.adapted import populate
-from lab.knobs import with_knobs
+from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, with_knobs
 from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
@@ -37,6 +37,16 @@ class AdapterScene:
     rate_per_s: float = 24.0
     skew: float = 1.0
     until_s: float = 300.0
+
+
+_LIMITS: Final[Limits] = {
+    "engines": at_least(1),
+    "profile": PROFILE,
+    "slots": at_least(1),
+    "rate_per_s": ABOVE_0,
+    "skew": ABOVE_0,
+    "until_s": ABOVE_0,
+}
 
 
 def _fleet(scene: AdapterScene, names: tuple[str, ...], *, told: bool) -> SimulatedFleet:
@@ -74,7 +84,7 @@ def play(scene: AdapterScene, count: int, seed: int, *, told: bool) -> Metrics:
 
 def adapters(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Return the experiment with these fields of `AdapterScene` set; a ValueError names the one that is wrong."""
-    scene = with_knobs(AdapterScene(), knobs)
+    scene = with_knobs(AdapterScene(), knobs, _LIMITS)
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

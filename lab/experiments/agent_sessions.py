@@ -8,7 +8,7 @@ memory alone. On several, turns that come back to another engine than before add
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import chain, count, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
@@ -18,7 +18,19 @@ from lab.agents.generated_sessions import AGENTS, LONGEST_THINK_S, PEOPLE, drawn
 from lab.agents.renumbering import renumbered
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
 from lab.bounds.shared_cache import SharedCache
-from lab.knobs import with_knobs
+from lab.knobs import (
+    ABOVE_0,
+    ANY,
+    PROFILE,
+    SHARE,
+    KnobLimit,
+    Limits,
+    at_least,
+    check,
+    check_longer,
+    one_of,
+    with_knobs,
+)
 from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.engine.profile import find_profile
@@ -31,6 +43,7 @@ from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder, Summary
 from millgate.sim.traces.sources import AgentSession, read_sessions
+from millgate.sim.traces.tables import TraceError
 from millgate.sim.world import World
 
 _SLO_S: Final = 10.0
@@ -69,6 +82,19 @@ class AgentScene:
     def memory_tokens(self) -> int:
         """KV tokens of all engines."""
         return self.engines * find_profile(self.profile).kv_tokens
+
+
+_LIMITS: Final[Limits] = {
+    "engines": at_least(1),
+    "profile": PROFILE,
+    "slots": at_least(0),
+    "sessions": ANY,
+    "users": one_of("agents", "people"),
+    "questions": SHARE,
+    "warm_up_s": at_least(0),
+    "until_s": ABOVE_0,
+}
+_FILE: Final = KnobLimit("a file of recorded sessions", lambda name: not name or Path(name).is_file())
 
 
 def play(scene: AgentScene, seed: int) -> Metrics:
@@ -161,11 +187,13 @@ def _whole_sessions(scene: AgentScene, streams: Streams) -> Iterator[AgentSessio
     """Yield sessions without end: drawn ones, or the recorded ones again and again, each time as sessions of their own."""
     if not scene.sessions:
         yield from drawn_sessions(streams, PEOPLE if scene.users == "people" else AGENTS)
-    recorded = [_present(session) for session in read_sessions(Path(scene.sessions))]
+    file = Path(scene.sessions)
+    recorded = [session for session in map(_present, read_sessions(file)) if session.turns]
+    if not recorded:
+        raise TraceError(file, 1, "there is no session with a turn")
     streams.generator("order of sessions").shuffle(recorded)
-    for repeat in count():
-        for session in recorded:
-            yield renumbered(session, session.number + repeat * len(recorded))
+    for number, session in enumerate(cycle(recorded), start=1):
+        yield renumbered(session, number)
 
 
 def _present(session: AgentSession) -> AgentSession:
@@ -176,7 +204,9 @@ def _present(session: AgentSession) -> AgentSession:
 
 def agent_sessions(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Return the experiment with these fields of `AgentScene` set; a ValueError names the one that is wrong."""
-    scene = with_knobs(AgentScene(), knobs)
+    scene = with_knobs(AgentScene(), knobs, _LIMITS)
+    check("sessions", scene.sessions, _FILE)
+    check_longer("until_s", scene.until_s, scene.warm_up_s, "warm_up_s")
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

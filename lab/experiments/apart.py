@@ -3,7 +3,8 @@
 Twelve mixes of prompt length, answer length and load. TTFT is bounded by the time that an idle engine takes to read the prompt, and TPOT to
 `tpot_factor` times that of a quiet engine. `unified` engines do all of every request. `apart`, some engines read every prompt and the others
 write every answer, as many as the work of the mix asks for. `chosen` has the same engines, and the governor's cost decides for each request.
-All engines have the limit of streams that a lane with a `tpot_slo` gives them, but for those that read.
+All engines have the limit of streams that a lane with a `tpot_slo` gives them, but for those that read. `apart`, engines speak SGLang's
+protocol: those that answer read no prompt, and the gate knows it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lab.changing_rates import changing
-from lab.knobs import with_knobs
+from lab.knobs import ABOVE_0, PROFILE, KnobLimit, Limits, at_least, check, with_knobs
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings
-from millgate.core.words import Role
+from millgate.core.words import KvTransfer, Role
 from millgate.engine.profile import EngineProfile, find_profile
 from millgate.sim.bounds.work import capacity_per_s
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
@@ -33,8 +34,6 @@ _PROMPTS: Final = (500.0, 2_000.0, 8_000.0)
 _OUTPUTS: Final = (64.0, 256.0)
 _LOADS: Final = (0.5, 0.8)
 _FREE: Final = ("unified", "apart", "chosen")
-# Nothing is read where it is answered, if that is to be seen alone: whatever it costs elsewhere is less.
-_NEVER_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,13 @@ class Stage:
     reading: int = 0
 
 
+_LIMITS: Final[Limits] = {
+    "profile": PROFILE,
+    "engines": at_least(2),
+    "max_inflight": at_least(1),
+    "tpot_factor": ABOVE_0,
+    "reading": at_least(0),
+}
 MIXES: Final = tuple(
     Mix(prompt, output, load) for prompt in _PROMPTS for output in _OUTPUTS for load in _LOADS
 )
@@ -134,13 +140,10 @@ def reading_engines(stage: Stage, mix: Mix) -> int:
 
 
 def _in_role(engine: EngineSettings, reads: bool, how: str) -> EngineSettings:
+    transfer = KvTransfer.SGLANG if how == "apart" else KvTransfer.NIXL
     if reads:
-        return replace(engine, role=Role.PREFILL, limit=LimitSettings())
-    if how == "apart":
-        # Believed to read so slowly that it never does.
-        slow = replace(engine.prior, ttft_per_token_s=_NEVER_S, certain=True)
-        return replace(engine, role=Role.DECODE, prior=slow)
-    return replace(engine, role=Role.DECODE)
+        return replace(engine, role=Role.PREFILL, limit=LimitSettings(), kv_transfer=transfer)
+    return replace(engine, role=Role.DECODE, kv_transfer=transfer)
 
 
 def _run(stage: Stage, arm: Arm, seed: int) -> Measured:
@@ -158,6 +161,12 @@ def _facts(places: Sequence[SeriesPoint]) -> Mapping[str, float]:
     return {"worst_share_of_better": min(shares), "mean_share_of_better": sum(shares) / len(shares)}
 
 
+def _stage(knobs: Mapping[str, str]) -> Stage:
+    stage = with_knobs(Stage(), knobs, _LIMITS)
+    check("reading", stage.reading, KnobLimit(f"below engines ({stage.engines})", stage.engines.__gt__))
+    return stage
+
+
 def _experiment(stage: Stage) -> Experiment:
     return Experiment(
         "prefill_decode",
@@ -168,7 +177,7 @@ def _experiment(stage: Stage) -> Experiment:
         x_label="mix (prompt, answer, load)",
         y_label="good requests a second",
         facts=_facts,
-        vary=lambda knobs: _experiment(with_knobs(stage, knobs)),
+        vary=lambda knobs: _experiment(_stage(knobs)),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import Agents, agent_retries
-from lab.knobs import with_knobs
+from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
 from lab.laws import uniform
 from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.schema import Config
@@ -61,6 +61,19 @@ class SharedScene:
     lanes: str = "default lanes"
     warm_up_s: float = 300.0
     until_s: float = 1_500.0
+
+
+_LIMITS: Final[Limits] = {
+    "profile": PROFILE,
+    "slots": at_least(1),
+    "working_set": ABOVE_0,
+    "prompt_tokens": at_least(1),
+    "output_tokens": at_least(1),
+    "tpot_slo_s": at_least(0),
+    "named": one_of(0, 1),
+    "warm_up_s": at_least(0),
+    "until_s": ABOVE_0,
+}
 
 
 class _People:
@@ -148,7 +161,8 @@ def _people_jobs(scene: SharedScene, streams: Streams) -> Iterator[Job]:
 
 def agents_beside_people(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Return the experiment with these fields of `SharedScene` set; a ValueError names the one that is wrong."""
-    scene = with_knobs(SharedScene(), knobs)
+    scene = with_knobs(SharedScene(), knobs, _LIMITS)
+    check_longer("until_s", scene.until_s, scene.warm_up_s, "warm_up_s")
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

@@ -13,7 +13,7 @@ from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
-from lab.knobs import with_knobs
+from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
 from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
@@ -55,6 +55,19 @@ class ColdScene:
     policy: str = "gate"
     warm_up_s: float = 300.0
     until_s: float = 1_500.0
+
+
+_LIMITS: Final[Limits] = {
+    "engines": at_least(1),
+    "profile": PROFILE,
+    "working_set": ABOVE_0,
+    "cold_tokens": at_least(1),
+    "cold_output_tokens": at_least(1),
+    "named": one_of(0, 1),
+    "slo_s": ABOVE_0,
+    "warm_up_s": at_least(0),
+    "until_s": ABOVE_0,
+}
 
 
 class _FirstTokens:
@@ -133,7 +146,8 @@ def _cold_prompts(scene: ColdScene, streams: Streams) -> Iterator[Job]:
 
 def cold_prompts(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Return the experiment with these fields of `ColdScene` set; a ValueError names the one that is wrong."""
-    scene = with_knobs(ColdScene(), knobs)
+    scene = with_knobs(ColdScene(), knobs, _LIMITS)
+    check_longer("until_s", scene.until_s, scene.warm_up_s, "warm_up_s")
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

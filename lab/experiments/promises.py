@@ -14,7 +14,19 @@ from itertools import tee
 
 from lab.books import unread_books
 from lab.engines.plain import PacedStation
-from lab.knobs import with_knobs
+from lab.knobs import (
+    ABOVE_0,
+    FINITE,
+    PROFILE,
+    SHARE,
+    KnobLimit,
+    Limits,
+    at_least,
+    check,
+    check_longer,
+    one_of,
+    with_knobs,
+)
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
 from millgate.core.events import Arrived, Event, FirstToken, Released
 from millgate.core.governor.promises import FAR_HINT_S
@@ -36,6 +48,7 @@ from millgate.sim.loop import Loop
 from millgate.sim.randomness import Streams
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
 from millgate.sim.world import World
+from millgate.wiring.choices import ORDERS
 from millgate.wiring.chosen import PREFILL_TOKENS
 from millgate.wiring.governor import build_governor
 
@@ -78,6 +91,28 @@ class Case:
     warm_up_s: float = 20.0
     seconds: float = 120.0
     capped: int = 0
+
+
+_LIMITS: Limits = {
+    "streams": at_least(1),
+    "answer_s": ABOVE_0,
+    "spread": at_least(0),
+    "max_queue": FINITE,
+    "max_wait_s": FINITE,
+    "deadline_s": ABOVE_0,
+    "deadline_from": one_of(*[each.value for each in DeadlineFrom]),
+    "order": one_of(*ORDERS),
+    "tenants": at_least(1),
+    "absent": SHARE,
+    "absent_by": one_of("user", "tenant"),
+    "profile": PROFILE,
+    "prompt_tokens": at_least(1),
+    "output_tokens": at_least(1),
+    "kv_tokens": at_least(0),
+    "warm_up_s": at_least(0),
+    "seconds": ABOVE_0,
+    "capped": one_of(0, 1),
+}
 
 
 @dataclass(slots=True)
@@ -129,6 +164,12 @@ class PromiseAccounting:
     def next_wake(self) -> float | None:
         """Pass on."""
         return self._inner.next_wake()
+
+    def end(self) -> None:
+        """Judge the promises that are overdue when the run ends: their users are queued still."""
+        for promise in self._promised.values():
+            self._judge(promise, kept=False)
+        self._promised.clear()
 
     def metrics(self) -> dict[str, float]:
         """Return the shares that were kept, idle and good, and the returns of clients that were told to come back."""
@@ -280,6 +321,7 @@ def attend(case: Case, coming: Iterator[Job], streams: Streams) -> PromiseAccoun
         staying_away = (job for number, job in absent if is_absent(case, number, job.tenant))
         OpenLoop(world, Crowd(world, Manners(retry_behaviour=Sdk(0)), streams, 1), staying_away)
     loop.run(case.seconds)
+    witness.end()
     return witness
 
 
@@ -305,16 +347,17 @@ def hints(knobs: Mapping[str, str]) -> Experiment:
 
 
 def _case(knobs: Mapping[str, str]) -> Case:
-    case = with_knobs(Case(), knobs)
-    if case.absent_by not in {"user", "tenant"}:
-        raise ValueError(f"absent_by: 'user' or 'tenant', got {case.absent_by!r}")
-    if case.capped and case.tenants > 1:
-        raise ValueError(f"capped: for one tenant, got {case.tenants}")
-    if not 0.0 <= case.absent <= 1.0:
-        raise ValueError(f"absent: a share from 0 to 1, got {case.absent:g}")
-    for name in ("streams", "answer_s", "deadline_s", "tenants", "prompt_tokens", "output_tokens", "seconds"):
-        if getattr(case, name) <= 0:
-            raise ValueError(f"{name}: must be above 0, got {getattr(case, name)}")
+    case = with_knobs(Case(), knobs, _LIMITS)
+    if case.capped:
+        check("tenants", case.tenants, KnobLimit("1 where streams are capped", lambda tenants: tenants == 1))
+    if case.absent_by == "tenant":
+        whole = KnobLimit(
+            f"a part of {case.tenants} tenants", lambda share: (share * case.tenants).is_integer()
+        )
+        check("absent", case.absent, whole)
+    if case.kv_tokens:
+        check("kv_tokens", case.kv_tokens, at_least(case.prompt_tokens + case.output_tokens))
+    check_longer("seconds", case.seconds, case.warm_up_s + case.deadline_s, "warm_up_s + deadline_s")
     return case
 
 

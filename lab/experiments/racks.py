@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from lab.knobs import with_knobs
+from lab.knobs import ABOVE_0, PROFILE, KnobLimit, Limits, at_least, check, check_longer, with_knobs
 from millgate.core.settings import EngineSettings, Labels, LaneSettings
 from millgate.core.words import Role
 from millgate.engine.profile import EngineProfile, find_profile
@@ -49,6 +49,20 @@ class Racks:
     tpot_slo_s: float = 0.03
     until_s: float = 120.0
     lost: int = 0
+
+
+_LIMITS: Final[Limits] = {
+    "reading": at_least(1),
+    "writing": at_least(1),
+    "profile": PROFILE,
+    "rate_per_s": ABOVE_0,
+    "prompt_tokens": at_least(1),
+    "output_tokens": at_least(1),
+    "ttft_slo_s": ABOVE_0,
+    "tpot_slo_s": ABOVE_0,
+    "until_s": ABOVE_0,
+    "lost": at_least(0),
+}
 
 
 def _engine(engine: EngineSettings, number: int, scene: Racks, labelled: str) -> EngineSettings:
@@ -109,7 +123,9 @@ def play(scene: Racks, labelled: str, far: float, seed: int) -> Metrics:
 
 def racks(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Return the experiment with these fields of `Racks` set; a ValueError names the one that is wrong."""
-    scene = with_knobs(Racks(), knobs)
+    scene = with_knobs(Racks(), knobs, _LIMITS)
+    check("lost", scene.lost, KnobLimit(f"at most reading ({scene.reading})", scene.reading.__ge__))
+    check_longer("until_s", scene.until_s, _WARM_UP_S, "the warm-up")
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

@@ -13,6 +13,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from lab.knobs import ABOVE_0, at_least, within
 from lab.real_engine.runs import record
 from lab.real_engine.tables import by_streams, of_arms
 from lab.real_engine.users import Asked, Crowd, Heard, arrivals
@@ -39,8 +40,7 @@ async def _steps(asked: argparse.Namespace) -> str:
 
 async def _overload(asked: argparse.Namespace) -> str:
     arms: list[tuple[str, list[Heard]]] = []
-    for each in asked.addresses:
-        name, _, url = each.partition("=")
+    for name, url in asked.addresses:
         crowd = Crowd(url, _more(asked), asked.patience)
         arms.append((name, await crowd.come(arrivals(asked.seed, asked.rate, asked.seconds))))
         await asyncio.sleep(_BETWEEN_S)
@@ -56,7 +56,10 @@ async def _record(asked: argparse.Namespace) -> str:
 
 def main(arguments: list[str]) -> int:
     """Carry out one of the four."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    if asked.what in {"overload", "record"} and not arrivals(asked.seed, asked.rate, asked.seconds):
+        parser.error(f"--rate: no user comes within {asked.seconds:g} s at {asked.rate:g} a second")
     if asked.what == "kernels":
         from lab.real_engine.kernels import time_kernels
 
@@ -75,8 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     recorded, kernels = kinds.add_parser("record"), kinds.add_parser("kernels")
     for each in (steps, recorded):
         each.add_argument("url")
-    steps.add_argument("--streams", type=int, nargs="+", default=[1, 4, 16, 64], help="how many at once")
-    overload.add_argument("addresses", nargs="+", metavar="NAME=URL")
+    positive, count = within(float, ABOVE_0), within(int, at_least(1))
+    steps.add_argument("--streams", type=count, nargs="+", default=[1, 4, 16, 64], help="how many at once")
+    overload.add_argument("addresses", nargs="+", type=_address, metavar="NAME=URL")
     for each in (steps, overload, recorded):
         each.add_argument("--model", required=True, help="the model's name")
         each.add_argument(
@@ -85,25 +89,35 @@ def _parser() -> argparse.ArgumentParser:
             help="no stream_options in the body: transformers serve refuses them",
         )
     for each in (overload, recorded):
-        each.add_argument("--rate", type=float, required=True, help="arrivals a second")
-        each.add_argument("--seconds", type=float, default=60.0, help="how long they arrive (60)")
+        each.add_argument("--rate", type=positive, required=True, help="arrivals a second")
+        each.add_argument("--seconds", type=positive, default=60.0, help="how long they arrive (60)")
         each.add_argument("--seed", type=int, default=1, help="what lengths and moments are thrown with (1)")
-    overload.add_argument("--ttft", type=float, default=5.0, help="good: first token within, in seconds (5)")
     overload.add_argument(
-        "--tpot", type=float, default=0.2, help="good: between two tokens, in seconds (0.2)"
+        "--ttft", type=positive, default=5.0, help="good: first token within, in seconds (5)"
     )
-    overload.add_argument("--patience", type=float, default=10.0, help="seconds until a user leaves (10)")
-    recorded.add_argument("--streams", type=int, required=True, help="the most that it runs at once")
+    overload.add_argument(
+        "--tpot", type=positive, default=0.2, help="good: between two tokens, in seconds (0.2)"
+    )
+    overload.add_argument("--patience", type=positive, default=10.0, help="seconds until a user leaves (10)")
+    recorded.add_argument("--streams", type=count, required=True, help="the most that it runs at once")
     recorded.add_argument(
-        "--step-tokens", type=int, required=True, help="the most tokens of one of its steps"
+        "--step-tokens", type=count, required=True, help="the most tokens of one of its steps"
     )
-    recorded.add_argument("--blocks", type=int, required=True, help="blocks of its KV memory")
-    recorded.add_argument("--block-tokens", type=int, default=32, help="tokens of a block (32)")
+    recorded.add_argument("--blocks", type=count, required=True, help="blocks of its KV memory")
+    recorded.add_argument("--block-tokens", type=count, default=32, help="tokens of a block (32)")
     recorded.add_argument(
         "--like", default="llama-3.2-3b", help="the architecture that it has (llama-3.2-3b)"
     )
     kernels.add_argument("model_dir", type=Path, help="the folder with its config.json")
-    kernels.add_argument("--cache-tokens", type=int, default=65_536, help="KV memory to read from (65536)")
+    kernels.add_argument("--cache-tokens", type=count, default=65_536, help="KV memory to read from (65536)")
     for each in (recorded, kernels):
         each.add_argument("--folder", type=Path, required=True, help="where the run's files go")
     return parser
+
+
+def _address(text: str) -> tuple[str, str]:
+    """Return the two halves of NAME=URL."""
+    name, sign, url = text.partition("=")
+    if not sign or not url.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"must be NAME=URL, with http:// or https://, got {text!r}")
+    return name, url

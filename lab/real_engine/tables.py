@@ -26,7 +26,7 @@ def of_arms(arms: Sequence[tuple[str, Sequence[Heard]]], seconds: float, ttft_s:
     """Return what became of the same users before each address; `good` is in time by both measures, as a share of all."""
     lines = [
         f"good: first token within {ttft_s:g} s of the first try, then one each {1e3 * tpot_s:g} ms on average",
-        "| before | users | good | answered | left | refused for good | good tokens/s | TTFT p50, p95 s | TPOT p95 ms | tries |",
+        "| before | users | good | answered | left | refused or failed | good tokens/s | TTFT p50, p95 s | TPOT p95 ms | tries |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, heard in arms:

@@ -96,18 +96,20 @@ class Crowd:
                     await asyncio.sleep(wait_s)
         except TimeoutError:
             user.left = True
-        except httpx.HTTPError:
-            user.status = None
         return user.heard()
 
     async def _try(self, client: httpx.AsyncClient, user: "_User", patience: asyncio.Timeout) -> float | None:
-        """Return how long to wait before the next try; None where there is none."""
-        async with client.stream("POST", self._url, json=_body(user.asked) | self._more) as answer:
-            user.status = answer.status_code
-            if answer.status_code != httpx.codes.OK:
-                return _told_s(answer.headers, user.tries)
-            async for event in _events(answer):
-                user.hear(event, patience)
+        """Return how long to wait before the next try; None where there is none, as after a stream that breaks."""
+        user.status = None
+        try:
+            async with client.stream("POST", self._url, json=_body(user.asked) | self._more) as answer:
+                user.status = answer.status_code
+                if answer.status_code != httpx.codes.OK:
+                    return _told_s(answer.headers, user.tries)
+                async for event in _events(answer):
+                    user.hear(event, patience)
+        except httpx.HTTPError:
+            return None if user.status is not None else _backed_off_s(user.tries)
         return None
 
 
@@ -120,7 +122,8 @@ class _User:
         self.status: int | None = None
         self._first_s: float | None = None
         self._last_s: float | None = None
-        self._tokens = (asked.prompt_tokens, 0)
+        self._pieces = 0
+        self._tokens: tuple[int, int] | None = None
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time() - self._start_s
@@ -130,6 +133,7 @@ class _User:
         for choice in event.get("choices") or ():
             if choice.get("delta", {}).get("content"):
                 self._first_s = self._first_s or self.now_s()
+                self._pieces += 1
                 patience.reschedule(None)
             if choice.get("finish_reason") in {"stop", "length"}:
                 self._last_s = self.now_s()
@@ -138,9 +142,9 @@ class _User:
             self._tokens = (usage["prompt_tokens"], usage["completion_tokens"])
 
     def heard(self) -> Heard:
-        return Heard(
-            self.asked, self.tries, self.status, self._first_s, self._last_s, *self._tokens, self.left
-        )
+        """Return what became of it; of an engine that tells no counts each piece of the answer is a token."""
+        tokens = self._tokens or (self.asked.prompt_tokens, self._pieces)
+        return Heard(self.asked, self.tries, self.status, self._first_s, self._last_s, *tokens, self.left)
 
 
 def _body(asked: Asked) -> dict[str, Any]:
@@ -154,7 +158,11 @@ def _told_s(headers: httpx.Headers, tries: int) -> float | None:
     if headers.get("x-should-retry") == "false":
         return None
     hint_s = read_hint_s(headers)
-    return min(_SDK_WAIT_S, 0.5 * 2.0 ** (tries - 1)) if hint_s is None else hint_s
+    return _backed_off_s(tries) if hint_s is None else hint_s
+
+
+def _backed_off_s(tries: int) -> float:
+    return min(_SDK_WAIT_S, 0.5 * 2.0 ** (tries - 1))
 
 
 async def _events(answer: httpx.Response) -> AsyncIterator[dict[str, Any]]:

@@ -34,6 +34,8 @@ def test_knobs_of_an_experiment_are_set_by_name(capsys: pytest.CaptureFixture[st
         "--set",
         "seconds=25",
         "--set",
+        "deadline_s=4",
+        "--set",
         "streams=2",
     )
     assert isinstance(result, dict)
@@ -42,7 +44,18 @@ def test_knobs_of_an_experiment_are_set_by_name(capsys: pytest.CaptureFixture[st
 
 
 def test_other_seeds_give_other_runs_of_the_same_experiment(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("run", "hints", "--seeds", "1", "--processes", "1", "--set", "seconds=25", "--set", "streams=2")
+    words = (
+        "run",
+        "hints",
+        "--seeds",
+        "1",
+        "--processes",
+        "1",
+        "--set",
+        "seconds=25",
+        "--set",
+        "deadline_s=4",
+    )
 
     usual, other, again = (answer(capsys, *words, "--first-seed", seed) for seed in ("1", "9", "9"))
 

@@ -33,6 +33,11 @@ def test_a_slice_is_measured_before_it_is_replayed(trace: Path) -> None:
     assert measure(ReplayOptions(trace, duration_s=None)) == Slice(3, 60.0, 1255, 208)
 
 
+def test_a_trace_that_ends_before_its_slice_does_comes_at_the_rate_of_what_there_is(trace: Path) -> None:
+    assert measure(ReplayOptions(trace, duration_s=3_600.0)) == Slice(3, 60.0, 1255, 208)
+    assert measure(ReplayOptions(trace, start_s=5.0, duration_s=300.0)).rate_per_s == 2 / 55.0
+
+
 def test_a_bad_row_ends_the_demo_before_anything_is_started(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,3 +28,11 @@ def test_more_engines_write_where_long_contexts_leave_each_of_them_few_streams_w
     assert reading_engines(small, mix) == 2
     assert reading_engines(replace(small, tpot_factor=5.0), mix) == 3
     assert reading_engines(Stage(), mix) == 3
+
+
+def test_engines_that_only_answer_let_requests_wait_as_those_do_that_may_read_too() -> None:
+    mix = Mix(8_000.0, 256.0, 0.8)
+    apart, chosen = (play(Stage(), mix, how, 1) for how in ("apart", "chosen"))
+    assert apart["apart_share"] == 1.0
+    assert chosen["apart_share"] > 0.99
+    assert apart["good_per_s"] > 0.95 * chosen["good_per_s"]

@@ -1,8 +1,30 @@
 """The experiment `hints`: what it counts, and what it shows of few streams and uneven answers."""
 
+from collections.abc import Iterable
+
 import pytest
 from lab.experiments.catalogue import chosen, run_arm
-from lab.experiments.promises import Case, watch
+from lab.experiments.promises import Case, PromiseAccounting, watch
+
+from millgate.core.decisions import Decision, Queue, Yield
+from millgate.core.events import Arrived, Event
+from millgate.core.words import Reason
+
+
+class Scripted:
+    """A core that decides as it was told to, one decision after the other."""
+
+    def __init__(self, decisions: Iterable[Decision]) -> None:
+        self._decisions = iter(decisions)
+
+    def handle(self, event: Event, now: float) -> tuple[Decision, ...]:
+        """Decide."""
+        del event, now
+        return (next(self._decisions),)
+
+    def next_wake(self) -> float | None:
+        """Return None."""
+        return None
 
 
 def pooled(case: Case, load: float, *, known: bool, seeds: int = 3) -> tuple[float, float]:
@@ -61,7 +83,14 @@ def test_where_newcomers_of_other_tenants_go_first_most_are_kept_all_the_same(
 
 
 def test_knobs_are_turned_by_name() -> None:
-    knobs = {"streams": "10", "answer_s": "0.5", "spread": "0", "seconds": "40", "order": "short_first"}
+    knobs = {
+        "streams": "10",
+        "answer_s": "0.5",
+        "spread": "0",
+        "seconds": "40",
+        "order": "short_first",
+        "deadline_s": "15",
+    }
     ((load, metrics),) = run_arm("hints", 0, 1, knobs)
 
     assert load == 1.3
@@ -96,7 +125,22 @@ def test_where_half_stay_away_the_others_are_let_in_when_told_and_the_engine_wor
 
 
 def test_a_share_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="absent: a share from 0 to 1, got 2"):
+    with pytest.raises(ValueError, match="absent: must be a share from 0 to 1, got 2"):
         chosen("hints", {"absent": "2"})
-    with pytest.raises(ValueError, match="absent_by: 'user' or 'tenant', got 'moon'"):
+    with pytest.raises(ValueError, match="absent_by: must be one of user, tenant, got 'moon'"):
         chosen("hints", {"absent_by": "moon"})
+
+
+@pytest.mark.parametrize(("seconds", "broken"), [(60.0, 1.0), (31.0, 0.0)])
+def test_a_user_who_came_back_in_time_and_is_queued_at_the_end_has_a_broken_promise_once_it_is_overdue(
+    seconds: float, broken: float
+) -> None:
+    core = Scripted((Yield(1, Reason.SATURATED, 10.0, retry=True), Queue(2, 0, 0.0)))
+    seen = PromiseAccounting(core, Case(seconds=seconds, deadline_s=5.0))
+    for attempt, at_s in ((1, 20.0), (2, 30.0)):
+        seen.handle(Arrived(attempt, fingerprint=lambda: 7), at_s)
+    seen.end()
+
+    metrics = seen.metrics()
+    assert metrics["promises"] == broken
+    assert metrics["kept"] == 1.0 - broken

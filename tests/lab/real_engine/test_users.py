@@ -1,5 +1,6 @@
 """Users before an engine, its own and one behind a gate: the embedded one stands for the real one."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 from lab.real_engine.command import main
 from lab.real_engine.tables import by_streams, of_arms
-from lab.real_engine.users import Asked, Heard, arrivals
+from lab.real_engine.users import Asked, Crowd, Heard, arrivals
+from lab.upstream import answers
+from lab.upstream.fake_upstream import FakeUpstream, ScriptedConnection
 
 from millgate.demos.stage import DemoStage, EngineSetup
 from millgate.sim.measured.record import read_requests
@@ -75,3 +78,52 @@ def test_what_is_good_is_in_time_by_both_measures() -> None:
 
     assert table.startswith("| gate | 4 | 0.250 | 3 | 0 | 1 | 1 |")
     assert "none answered" in by_streams([(8, [away])])
+
+
+def _heard(url: str) -> Heard:
+    (heard,) = asyncio.run(Crowd(url, {"model": "any"}, 10.0).come([Asked(0.0, 20, 30)]))
+    return heard
+
+
+def test_an_engine_that_tells_no_counts_is_judged_by_the_pieces_of_its_answers() -> None:
+    async def script(asked: ScriptedConnection) -> None:
+        await asked.send(answers.head(200, answers.EVENT_STREAM))
+        for _ in range(4):
+            await asked.send(answers.chunks(answers.event("so")))
+            await asked.wait(0.05)
+        await asked.send(answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LAST_CHUNK)
+
+    with FakeUpstream(script) as upstream:
+        heard = _heard(upstream.url)
+
+    assert heard.output_tokens == 4
+    assert heard.tpot_s < 0.1
+
+
+def test_a_user_whose_connection_is_closed_before_an_answer_tries_again_as_sdks_do() -> None:
+    async def script(asked: ScriptedConnection) -> None:
+        if asked.request.connection == 1:
+            asked.close()
+        else:
+            body = answers.chunks(answers.stream("so")) + answers.LAST_CHUNK
+            await asked.send(answers.head(200, answers.EVENT_STREAM) + body)
+
+    with FakeUpstream(script) as upstream:
+        heard = _heard(upstream.url)
+
+    assert heard.answered
+    assert heard.tries == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("http://host --rate 1", "must be NAME=URL, with http:// or https://, got 'http://host'"),
+        ("a=http://host --rate 0", "argument --rate: must be above 0, got 0"),
+        ("a=http://host --rate 0.001 --seconds 1", "--rate: no user comes within 1 s at 0.001 a second"),
+    ],
+)
+def test_what_cannot_be_measured_is_named(words: str, wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["overload", *words.split(), "--model", "any"])
+    assert wrong in capsys.readouterr().err

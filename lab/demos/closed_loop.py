@@ -3,11 +3,18 @@
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from lab.demos.patient_users import PatientUser, UserManners
 from millgate.demos.connection import Endpoint
 from millgate.demos.processes import ChildError
+from millgate.demos.stage import EngineSetup
 from millgate.demos.users import Encode, Mix, Story, UserEnding, Wish, sizes
+from millgate.engine.profile import find_profile, scaled
+
+LEAST_WARM_ANSWERS: Final = 2.0
+LEAST_MEASURED_ANSWERS: Final = 4.0
+"""A batch is full of answers at every stage after two mean ones; in fewer than four more hardly any has ended."""
 
 
 async def closed_loop(
@@ -20,7 +27,7 @@ async def closed_loop(
     measured_s: float,
     on_story: Callable[[Story], None],
 ) -> float:
-    """Keep so many users asking one after the other, and return whole answers a second after the warm-up.
+    """Keep so many users asking one after the other, and return whole answers a second after the warm-up; ChildError without one.
 
     Their patience outlasts the run, so that nothing but the engine limits them.
     """
@@ -49,7 +56,16 @@ async def closed_loop(
     await asyncio.gather(*pending, return_exceptions=True)
     for task in done:
         task.result()
+    if not whole:
+        raise ChildError(f"the engine alone ended no answer in {measured_s:.1f} s")
     return len(whole) / measured_s
+
+
+def mean_answer_s(setup: EngineSetup, prompt_tokens: float, output_tokens: float) -> float:
+    """Return how long an engine whose batch is full takes for an answer of this length, in real seconds."""
+    prior = scaled(find_profile(setup.profile), setup.time_scale).prior()
+    pace_s = prior.tpot_base_s + setup.max_num_seqs * prior.tpot_per_stream_s
+    return prior.ttft_base_s + prior.ttft_per_token_s * prompt_tokens + output_tokens * pace_s
 
 
 def closed_wishes(mix: Mix, seed: int) -> Iterator[Wish]:

@@ -8,11 +8,18 @@ import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from lab.demos.closed_loop import closed_loop, closed_wishes
+from lab.demos.closed_loop import (
+    LEAST_MEASURED_ANSWERS,
+    LEAST_WARM_ANSWERS,
+    closed_loop,
+    closed_wishes,
+    mean_answer_s,
+)
 from lab.demos.gates import GateSetup, start_gate
 from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.words import PREFILL_MEANS, WASTED_MEANS, manners_mean
 from millgate.demos.connection import Endpoint
+from millgate.demos.processes import ChildError
 from millgate.demos.scores import (
     AMPLIFICATION_MEANS,
     GOOD_MEANS,
@@ -37,7 +44,7 @@ MOST_RETURNS = 8
 """How often a user obeys a hint; patience ends it long before."""
 WARMUP_PATIENCES, CAPACITY_PATIENCES = 1, 8
 """The closed loop: one patience time to fill the batch, eight to count some 600 answers, 3 % standard error; a shorter
-run is measured as shortly."""
+run is measured as shortly, and a patience below an answer's time for some answers' time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,9 @@ class Poison:
 
     def _capacity(self) -> float:
         options = self._options
-        patience_s = options.patience_s / options.time_scale
+        patience_s, mix = options.patience_s / options.time_scale, self._mix
+        answer_s = mean_answer_s(self._engine, mix.mean_prompt_tokens, mix.mean_output_tokens)
+        measured_s = min(CAPACITY_PATIENCES, options.run_patiences) * patience_s
         engine = self._stage.start_engine(self._engine)
         with self._show.progress("capacity, closed loop", None) as advance:
             per_real_s = asyncio.run(
@@ -127,8 +136,8 @@ class Poison:
                     closed_wishes(self._mix, options.seed),
                     self._encode,
                     users=options.cap,
-                    warmup_s=WARMUP_PATIENCES * patience_s,
-                    measured_s=min(CAPACITY_PATIENCES, options.run_patiences) * patience_s,
+                    warmup_s=max(WARMUP_PATIENCES * patience_s, LEAST_WARM_ANSWERS * answer_s),
+                    measured_s=max(measured_s, LEAST_MEASURED_ANSWERS * answer_s),
                     on_story=lambda _: advance(),
                 )
             )
@@ -160,12 +169,18 @@ class Poison:
         self, endpoint: Endpoint, rate_per_s: float, window_s: float, advance: Advance
     ) -> list[Story]:
         options = self._options
-        wishes = poisson_wishes(
-            self._mix,
-            rate_per_s=rate_per_s * options.time_scale,
-            duration_s=window_s / options.time_scale,
-            seed=options.seed,
+        wishes = list(
+            poisson_wishes(
+                self._mix,
+                rate_per_s=rate_per_s * options.time_scale,
+                duration_s=window_s / options.time_scale,
+                seed=options.seed,
+            )
         )
+        if not wishes:
+            raise ChildError(
+                f"no user comes within {window_s:g} s at {rate_per_s:.2g} a second: more --run-patiences, or --load"
+            )
         patience_s = options.patience_s / options.time_scale
         manners = UserManners(patience_s, refreshes=options.refreshes, returns=MOST_RETURNS)
         # All looks at the screen, and twice the patience for the answer itself.

@@ -14,6 +14,7 @@ from lab.demos.provider_stage import ProviderStage
 from lab.demos.provider_users import MESSAGES_PATH, TRIES, UserAccounts, ask_all
 from millgate.core.words import OutputCharge, QuotaKind
 from millgate.demos.connection import CHAT_PATH
+from millgate.demos.processes import ChildError
 from millgate.demos.scores import share
 from millgate.demos.showing import Show, counted, percent, seconds, table_of
 from millgate.demos.stage import DemoStage, perform, within
@@ -110,7 +111,7 @@ def measure(options: ProviderOptions, stage: ProviderStage, show: Show) -> Count
     whole_s = options.warmup_s + options.duration_s
     wishes = list(poisson_wishes(MIX, rate_per_s=options.asked_per_s, duration_s=whole_s, seed=options.seed))
     if not wishes:
-        raise ValueError("no user asks in that time: more of `offered`, or a longer run")
+        raise ChildError("no user asks in that time: more --offered, or a longer run (--for)")
     books, seen = UserAccounts(), dict[str, Any]()
     with show.progress("users answered or refused", len(wishes)) as advance:
         asyncio.run(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.demos.closed_loop import closed_loop
+from lab.demos.closed_loop import LEAST_MEASURED_ANSWERS, LEAST_WARM_ANSWERS, closed_loop, mean_answer_s
 from lab.demos.gates import GateSetup, start_gate
 from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.trace import ReplayTraceError, TraceRow, read_trace
@@ -40,7 +40,7 @@ from millgate.engine.profile import find_profile
 RETRIES = 2
 """Of timeouts as of refusals: what the OpenAI and Anthropic SDKs do unless told otherwise."""
 WARMUP_SLOS, CAPACITY_SLOS = 2, 8
-"""The closed loop, in TTFT SLOs: to fill the batch, and to count some 600 answers on an hour's mean rate."""
+"""The closed loop, in TTFT SLOs: to fill the batch, and to count some 600 answers on an hour's mean rate; for some answers' time at least."""
 LONGEST_ANSWER_S = 120.0
 """How long the last answers may take after every user's patience is over; the traces' longest have 1,899 tokens."""
 
@@ -174,7 +174,10 @@ class Replay:
 
     def _capacity(self) -> float:
         options = self._options
-        slo_s = options.ttft_slo_s / options.time_scale
+        slo_s, part = options.ttft_slo_s / options.time_scale, self._part
+        answer_s = mean_answer_s(
+            self._engine, part.prompt_tokens / part.requests, part.output_tokens / part.requests
+        )
         engine = self._stage.start_engine(self._engine)
         with self._show.progress("capacity, closed loop", None) as advance:
             per_real_s = asyncio.run(
@@ -183,8 +186,8 @@ class Replay:
                     again_and_again(options),
                     self._encode,
                     users=options.cap,
-                    warmup_s=WARMUP_SLOS * slo_s,
-                    measured_s=CAPACITY_SLOS * slo_s,
+                    warmup_s=max(WARMUP_SLOS * slo_s, LEAST_WARM_ANSWERS * answer_s),
+                    measured_s=max(CAPACITY_SLOS * slo_s, LEAST_MEASURED_ANSWERS * answer_s),
                     on_story=lambda _: advance(),
                 )
             )

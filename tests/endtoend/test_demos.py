@@ -78,9 +78,9 @@ def test_at_twice_the_capacity_the_gate_serves_more_and_wastes_less() -> None:
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """Six requests a second for 20 s, 1,000 prompt and 100 output tokens each: more than the engine can do."""
+    """Six requests a second for 21 s, 1,000 prompt and 100 output tokens each: more than the engine can do."""
     path = tmp_path / "trace.csv"
-    rows = [f"2024-01-01 00:00:{at // 6:02d}.{at % 6}00000,1000,100" for at in range(120)]
+    rows = [f"2024-01-01 00:00:{at // 6:02d}.{at % 6}00000,1000,100" for at in range(126)]
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n", encoding="utf-8")
     return path
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from lab.demos.closed_loop import closed_loop
+from lab.demos.closed_loop import closed_loop, mean_answer_s
 from lab.demos.patient_users import PatientUser, UserManners
 
 from millgate.demos.connection import AttemptAnswer, Endpoint
 from millgate.demos.processes import ChildError
+from millgate.demos.stage import EngineSetup
 from millgate.demos.users import Story, UserEnding, Wish
 
 MANNERS = UserManners(patience_s=5.0, refreshes=2, returns=3)
@@ -112,6 +113,17 @@ def _capacity(script: Script) -> float:
 def test_a_closed_loop_counts_whole_answers_a_second() -> None:
     """Four users and 20 ms an answer cannot exceed 200 a second."""
     assert 0 < _capacity(Script(WHOLE, takes_s=0.02)) <= 200
+
+
+def test_a_closed_loop_in_which_no_answer_ends_is_no_capacity_of_0() -> None:
+    with pytest.raises(ChildError, match=r"the engine alone ended no answer in 0\.2 s"):
+        _capacity(Script(WHOLE, takes_s=1.0))
+
+
+def test_an_answer_of_a_full_batch_takes_about_what_the_measured_capacity_says() -> None:
+    """docs/results.md: 16 streams end 5.7 answers a second."""
+    setup = EngineSetup("llama3-70b_h100_tp4", time_scale=5.0, max_num_seqs=16)
+    assert 5.0 * mean_answer_s(setup, 600.0, 150.0) == pytest.approx(16 / 5.7, rel=0.2)
 
 
 def test_a_closed_loop_refuses_to_measure_a_broken_engine() -> None:

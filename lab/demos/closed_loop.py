@@ -54,14 +54,16 @@ async def closed_loop(
     for task in pending:
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-    for task in done:
-        task.result()
+    # All are asked before one is raised: Python prints a traceback of each that is not.
+    for error in [task.exception() for task in done]:
+        if error is not None:
+            raise error
     if not whole:
         raise ChildError(f"the engine alone ended no answer in {measured_s:.1f} s")
     return len(whole) / measured_s
 
 
-def mean_answer_s(setup: EngineSetup, prompt_tokens: float, output_tokens: float) -> float:
+def batched_answer_s(setup: EngineSetup, prompt_tokens: float, output_tokens: float) -> float:
     """Return how long an engine whose batch is full takes for an answer of this length, in real seconds."""
     prior = scaled(find_profile(setup.profile), setup.time_scale).prior()
     pace_s = prior.tpot_base_s + setup.max_num_seqs * prior.tpot_per_stream_s

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from lab.demos.closed_loop import (
     LEAST_MEASURED_ANSWERS,
     LEAST_WARM_ANSWERS,
+    batched_answer_s,
     closed_loop,
     closed_wishes,
-    mean_answer_s,
 )
 from lab.demos.gates import GateSetup, start_gate
 from lab.demos.patient_users import PatientUser, UserManners
@@ -126,7 +126,7 @@ class Poison:
     def _capacity(self) -> float:
         options = self._options
         patience_s, mix = options.patience_s / options.time_scale, self._mix
-        answer_s = mean_answer_s(self._engine, mix.mean_prompt_tokens, mix.mean_output_tokens)
+        answer_s = batched_answer_s(self._engine, mix.mean_prompt_tokens, mix.mean_output_tokens)
         measured_s = min(CAPACITY_PATIENCES, options.run_patiences) * patience_s
         engine = self._stage.start_engine(self._engine)
         with self._show.progress("capacity, closed loop", None) as advance:
@@ -183,15 +183,20 @@ class Poison:
             )
         patience_s = options.patience_s / options.time_scale
         manners = UserManners(patience_s, refreshes=options.refreshes, returns=MOST_RETURNS)
-        # All looks at the screen, and twice the patience for the answer itself.
-        grace_s = patience_s * (options.refreshes + 3)
         return await open_loop(
             wishes,
             self._encode,
             lambda body: PatientUser(endpoint, manners).live(body),
             on_story=lambda _: advance(),
-            grace_s=grace_s,
+            grace_s=grace_s(options, self._engine, self._mix),
         )
+
+
+def grace_s(options: PoisonOptions, engine: EngineSetup, mix: Mix) -> float:
+    """Return how long the last users may take, in real seconds: all looks at the screen, and the longest answer or twice the patience."""
+    patience_s = options.patience_s / options.time_scale
+    longest_s = batched_answer_s(engine, mix.most_prompt_tokens, mix.most_output_tokens)
+    return patience_s * (options.refreshes + 1) + max(2.0 * patience_s, longest_s)
 
 
 def _show_result(show: Show, options: PoisonOptions, capacity_per_s: float, runs: list[PoisonRun]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lab.demos.closed_loop import LEAST_MEASURED_ANSWERS, LEAST_WARM_ANSWERS, closed_loop, mean_answer_s
+from lab.demos.closed_loop import LEAST_MEASURED_ANSWERS, LEAST_WARM_ANSWERS, batched_answer_s, closed_loop
 from lab.demos.gates import GateSetup, start_gate
 from lab.demos.patient_users import PatientUser, UserManners
 from lab.demos.trace import ReplayTraceError, TraceRow, read_trace
@@ -175,7 +175,7 @@ class Replay:
     def _capacity(self) -> float:
         options = self._options
         slo_s, part = options.ttft_slo_s / options.time_scale, self._part
-        answer_s = mean_answer_s(
+        answer_s = batched_answer_s(
             self._engine, part.prompt_tokens / part.requests, part.output_tokens / part.requests
         )
         engine = self._stage.start_engine(self._engine)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
-from lab.demos.closed_loop import closed_loop, mean_answer_s
+from lab.demos.closed_loop import batched_answer_s, closed_loop
 from lab.demos.patient_users import PatientUser, UserManners
 
 from millgate.demos.connection import AttemptAnswer, Endpoint
@@ -123,7 +123,7 @@ def test_a_closed_loop_in_which_no_answer_ends_is_no_capacity_of_0() -> None:
 def test_an_answer_of_a_full_batch_takes_about_what_the_measured_capacity_says() -> None:
     """docs/results.md: 16 streams end 5.7 answers a second."""
     setup = EngineSetup("llama3-70b_h100_tp4", time_scale=5.0, max_num_seqs=16)
-    assert 5.0 * mean_answer_s(setup, 600.0, 150.0) == pytest.approx(16 / 5.7, rel=0.2)
+    assert 5.0 * batched_answer_s(setup, 600.0, 150.0) == pytest.approx(16 / 5.7, rel=0.2)
 
 
 def test_a_closed_loop_refuses_to_measure_a_broken_engine() -> None:

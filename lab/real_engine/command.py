@@ -40,8 +40,8 @@ async def _steps(asked: argparse.Namespace) -> str:
 
 async def _overload(asked: argparse.Namespace) -> str:
     arms: list[tuple[str, list[Heard]]] = []
-    for name, url in asked.addresses:
-        crowd = Crowd(url, _more(asked), asked.patience)
+    for number, (name, url) in enumerate(asked.addresses):
+        crowd = Crowd(url, _more(asked), asked.patience, number)
         arms.append((name, await crowd.come(arrivals(asked.seed, asked.rate, asked.seconds))))
         await asyncio.sleep(_BETWEEN_S)
     return of_arms(arms, asked.seconds, asked.ttft, asked.tpot)

@@ -8,6 +8,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import httpx
@@ -15,6 +16,7 @@ import httpx
 from millgate.client.answers import read_hint_s
 
 _MOST_PROMPT_TOKENS, _MOST_OUTPUT_TOKENS = 2_000, 400
+_LETTERS, _OWN_LETTERS = "abcdefgh", 12
 _SDK_TRIES = 3
 """The OpenAI and Anthropic SDKs try twice again by default."""
 _SDK_WAIT_S = 8.0
@@ -71,10 +73,14 @@ def arrivals(seed: int, per_s: float, seconds: float) -> list[Asked]:
 
 
 class Crowd:
-    """Asks one address for streams with `more` in the body; `patience_s` is how long a user waits for a first token, over all tries."""
+    """Asks one address for streams with `more` in the body; `patience_s` is how long a user waits for a first token, over all tries.
 
-    def __init__(self, url: str, more: dict[str, Any], patience_s: float) -> None:
+    No two prompts begin alike, nor do those of crowds of different numbers: an engine finds none of them in its prefix cache.
+    """
+
+    def __init__(self, url: str, more: dict[str, Any], patience_s: float, number: int = 0) -> None:
         self._url, self._more, self._patience_s = f"{url.rstrip('/')}/v1/chat/completions", more, patience_s
+        self._number, self._users = number, count()
 
     async def come(self, asked: Sequence[Asked]) -> list[Heard]:
         """Return when the last of them has been served or has left."""
@@ -84,7 +90,7 @@ class Crowd:
             return list(await asyncio.gather(*(self._one(client, start_s, each) for each in asked)))
 
     async def _one(self, client: httpx.AsyncClient, start_s: float, asked: Asked) -> Heard:
-        user = _User(asked, start_s)
+        user = _User(asked, start_s, f"{self._number} {next(self._users)}")
         await asyncio.sleep(max(0.0, asked.at_s - user.now_s()))
         try:
             async with asyncio.timeout_at(start_s + asked.at_s + self._patience_s) as patience:
@@ -102,7 +108,9 @@ class Crowd:
         """Return how long to wait before the next try; None where there is none, as after a stream that breaks."""
         user.status = None
         try:
-            async with client.stream("POST", self._url, json=_body(user.asked) | self._more) as answer:
+            async with client.stream(
+                "POST", self._url, json=_body(user.asked, user.name) | self._more
+            ) as answer:
                 user.status = answer.status_code
                 if answer.status_code != httpx.codes.OK:
                     return _told_s(answer.headers, user.tries)
@@ -116,8 +124,8 @@ class Crowd:
 class _User:
     """One user while he waits."""
 
-    def __init__(self, asked: Asked, start_s: float) -> None:
-        self.asked, self._start_s = asked, start_s
+    def __init__(self, asked: Asked, start_s: float, name: str) -> None:
+        self.asked, self.name, self._start_s = asked, name, start_s
         self.tries, self.left = 0, False
         self.status: int | None = None
         self._first_s: float | None = None
@@ -147,10 +155,11 @@ class _User:
         return Heard(self.asked, self.tries, self.status, self._first_s, self._last_s, *tokens, self.left)
 
 
-def _body(asked: Asked) -> dict[str, Any]:
-    """A byte of the text is a token where the tokenizer has no merges (tests/engines/tiny_model.py)."""
-    text = "".join(random.Random(hash(asked)).choices("abcdefgh", k=asked.prompt_tokens))
-    messages = [{"role": "user", "content": text}]
+def _body(asked: Asked, name: str) -> dict[str, Any]:
+    """A byte of the text is a token where the tokenizer has no merges (tests/engines/tiny_model.py); only its beginning is the user's own."""
+    own, common = random.Random(name), random.Random(hash(asked))
+    text = own.choices(_LETTERS, k=_OWN_LETTERS) + common.choices(_LETTERS, k=asked.prompt_tokens)
+    messages = [{"role": "user", "content": "".join(text[: asked.prompt_tokens])}]
     return {"messages": messages, "max_tokens": asked.output_tokens, "stream": True}
 
 

@@ -127,3 +127,25 @@ def test_what_cannot_be_measured_is_named(words: str, wrong: str, capsys: pytest
     with pytest.raises(SystemExit):
         main(["overload", *words.split(), "--model", "any"])
     assert wrong in capsys.readouterr().err
+
+
+def test_no_prompt_is_in_a_prefix_cache_for_the_second_address_because_the_first_was_asked_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def script(asked: ScriptedConnection) -> None:
+        prompts.append(asked.request.json()["messages"][0]["content"])
+        body = answers.chunks(answers.stream("so")) + answers.LAST_CHUNK
+        await asked.send(answers.head(200, answers.EVENT_STREAM) + body)
+
+    prompts: list[str] = []
+    users = len(arrivals(1, 20.0, 1.0))
+    with FakeUpstream(script) as upstream:
+        both = [f"engine={upstream.url}", f"gate={upstream.url}", "--rate", "20", "--seconds", "1"]
+        assert main(["overload", *both, "--model", "any"]) == 0
+        assert main(["steps", upstream.url, "--streams", "8", "--model", "any"]) == 0
+
+    assert len(prompts) == 2 * users + 2 + 8
+    assert sorted(map(len, prompts[:users])) == sorted(map(len, prompts[users : 2 * users]))
+    assert len({prompt[:12] for prompt in prompts[: 2 * users]}) == 2 * users
+    assert len({prompt[:12] for prompt in prompts[2 * users :]}) == 10
+    assert "| 8 |" in capsys.readouterr().out

@@ -39,6 +39,9 @@ PROFILE: Final = one_of(*sorted(load_profiles()))
 FILE: Final = KnobLimit("a file", lambda path: path.is_file())
 ANY: Final = KnobLimit("anything", lambda _value: True)
 
+# The part of an engine's KV tokens that a gate fills (`sim.fleet`).
+_HELD_SHARE: Final = 0.9
+
 Limits = Mapping[str, KnobLimit]
 """The fields that can be set, and within which limits; the others are set by the series of a picture."""
 
@@ -62,6 +65,13 @@ def check(name: str, value: Any, limit: KnobLimit) -> None:
     """Raise a ValueError that names the knob where it is beyond its limit."""
     if not limit.allows(value):
         raise ValueError(f"{name}: must be {limit.words}, got {value!r}")
+
+
+def check_fits(name: str, tokens: float, profile: str, kv_tokens: int = 0) -> None:
+    """Raise a ValueError where an engine of this profile, or with so many KV tokens, never holds a request of this size."""
+    most = int(_HELD_SHARE * (kv_tokens or load_profiles()[profile].kv_tokens))
+    words = f"at most {most} with its answer, the KV tokens that a gate lets into an engine of {profile}"
+    check(name, tokens, KnobLimit(words, lambda value: value <= most))
 
 
 def check_longer(name: str, lasts_s: float, least_s: float, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
-from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
+from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_fits, check_longer, one_of, with_knobs
 from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
@@ -148,6 +148,7 @@ def cold_prompts(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     """Return the experiment with these fields of `ColdScene` set; a ValueError names the one that is wrong."""
     scene = with_knobs(ColdScene(), knobs, _LIMITS)
     check_longer("until_s", scene.until_s, scene.warm_up_s, "warm_up_s")
+    check_fits("cold_tokens", scene.cold_tokens + scene.cold_output_tokens, scene.profile)
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

@@ -23,6 +23,7 @@ from lab.knobs import (
     Limits,
     at_least,
     check,
+    check_fits,
     check_longer,
     one_of,
     with_knobs,
@@ -355,8 +356,8 @@ def _case(knobs: Mapping[str, str]) -> Case:
             f"a part of {case.tenants} tenants", lambda share: (share * case.tenants).is_integer()
         )
         check("absent", case.absent, whole)
-    if case.kv_tokens:
-        check("kv_tokens", case.kv_tokens, at_least(case.prompt_tokens + case.output_tokens))
+    if case.profile:
+        check_fits("prompt_tokens", case.prompt_tokens + case.output_tokens, case.profile, case.kv_tokens)
     check_longer("seconds", case.seconds, case.warm_up_s + case.deadline_s, "warm_up_s + deadline_s")
     return case
 

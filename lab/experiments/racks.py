@@ -10,7 +10,17 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from lab.knobs import ABOVE_0, PROFILE, KnobLimit, Limits, at_least, check, check_longer, with_knobs
+from lab.knobs import (
+    ABOVE_0,
+    PROFILE,
+    KnobLimit,
+    Limits,
+    at_least,
+    check,
+    check_fits,
+    check_longer,
+    with_knobs,
+)
 from millgate.core.settings import EngineSettings, Labels, LaneSettings
 from millgate.core.words import Role
 from millgate.engine.profile import EngineProfile, find_profile
@@ -126,6 +136,7 @@ def racks(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:
     scene = with_knobs(Racks(), knobs, _LIMITS)
     check("lost", scene.lost, KnobLimit(f"at most reading ({scene.reading})", scene.reading.__ge__))
     check_longer("until_s", scene.until_s, _WARM_UP_S, "the warm-up")
+    check_fits("prompt_tokens", scene.prompt_tokens + scene.output_tokens, scene.profile)
 
     def run(arm: Arm, seed: int) -> Measured:
         assert arm.x is not None

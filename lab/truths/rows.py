@@ -138,10 +138,6 @@ def _mean_sojourn(expected: float, tolerance: float = MEAN_TOLERANCE) -> Measure
     return Measure("mean time in the system", "sojourn", "answered", expected, tolerance)
 
 
-def _mean_wait(expected: float, tolerance: float = MEAN_TOLERANCE) -> Measure:
-    return Measure("mean wait", "wait", "arrivals", expected, tolerance)
-
-
 def _share(name: str, over: str, expected: float) -> Measure:
     return Measure(name, over, "arrivals", expected)
 

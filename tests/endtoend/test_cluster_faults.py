@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lab.cluster import caps, outage, quotas
 from lab.cluster.balancer import Balancer
-from lab.cluster.processes import CAP, REPLICAS, Engine, Stack, until
+from lab.cluster.processes import CAP, LEASE_S, REPLICAS, Engine, Stack, until
 
 from cluster.redis_server import needs_redis
 
@@ -67,8 +67,11 @@ def test_under_faults_no_window_has_more_than_its_quota(tmp_path: Path, *, skewe
 def test_without_redis_replicas_do_as_their_policy_says(
     tmp_path: Path, policy: str, ready: int, most: int
 ) -> None:
-    report = asyncio.run(outage.measure(tmp_path, policy, 8.0, 7))
+    report = asyncio.run(outage.measure(tmp_path, policy, 1.0, 7))
 
+    assert report.gone_s > LEASE_S, (
+        "replicas are looked at once their leases are over, and that long is what is told"
+    )
     assert report.ready == ready
     assert report.peak <= most
     assert (report.answered_per_s > 0.0) == (policy != "closed")

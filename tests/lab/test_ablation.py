@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 from lab.ablation import Change, Row, change, paired_changes, played
+from lab.experiments.promises import Case, is_absent
 from lab.interpreted import is_compiled, run_interpreted
 from lab.refinements import REFINEMENTS
+from lab.suites import SUITES
 from lab.table import page, shown
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -74,3 +77,12 @@ def test_the_command_refuses_to_write_a_part_of_the_page_and_a_suite_that_does_n
 def test_over_a_copy_of_the_sources_the_command_runs_as_well() -> None:
     assert run_interpreted(["ablate", "--help"]) == 0
     assert run_interpreted(["ablate", "--only", "no such suite"]) == 2
+
+
+@pytest.mark.parametrize("name", list(SUITES["absent tenants"].cases))
+def test_in_every_case_of_absent_tenants_half_of_them_stay_away(name: str) -> None:
+    run = SUITES["absent tenants"].cases[name]
+    assert isinstance(run, partial)
+    case = run.args[0]
+    assert isinstance(case, Case)
+    assert sum(is_absent(case, 0, f"tenant-{tenant}") for tenant in range(case.tenants)) == case.tenants / 2

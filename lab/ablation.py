@@ -78,12 +78,13 @@ def played(number: int | None, suite: str, seed: int) -> list[Shown]:
 
 
 def paired_changes(pairs: Sequence[tuple[Shown, Shown]]) -> dict[str, Change]:
-    """Return the changes of every metric, each over the runs that show it; a pair is the run without, and the usual one."""
-    names = dict.fromkeys(name for _, usual in pairs for name in usual)
-    return {
-        name: change([without[name] - usual[name] for without, usual in pairs if name in usual], name)
-        for name in names
-    }
+    """Return the changes of every metric, each over the pairs that show it twice; a pair is the run without, and the usual one."""
+    differences: dict[str, list[float]] = {}
+    for without, usual in pairs:
+        for name in usual:
+            if name in without:
+                differences.setdefault(name, []).append(without[name] - usual[name])
+    return {name: change(values, name) for name, values in differences.items()}
 
 
 def change(differences: Sequence[float], name: str) -> Change:

@@ -33,6 +33,22 @@ def test_what_only_some_cases_show_is_paired_among_those() -> None:
     assert changes["lead_s"].mean == pytest.approx(2.0)
 
 
+def test_what_only_one_of_a_pair_shows_is_no_change() -> None:
+    pairs = [
+        ({"goodput": 0.5, "kept": 1.0}, {"goodput": 0.5}),
+        ({"goodput": 0.5}, {"goodput": 0.5, "kept": 1.0}),
+    ]
+
+    assert list(paired_changes(pairs)) == ["goodput"]
+
+
+def test_runs_in_which_no_client_returns_say_nothing_of_hints() -> None:
+    """They counted as runs in which every hint was broken."""
+    shown_kept = [each["kept"] for each in played(None, "overload", 1302) if "kept" in each]
+
+    assert shown_kept == [1.0]
+
+
 def test_the_same_seed_shows_the_same_and_a_switched_off_refinement_another() -> None:
     if is_compiled():
         pytest.skip("switches do not reach a compiled core; the lab runs a copy then")

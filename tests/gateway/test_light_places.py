@@ -8,7 +8,7 @@ from gateway.harness import Asked, Client, Stand, run, until
 from gateway.stand import gating
 from gateway.test_entry import CORE, GUARDED, KEY, OTHER
 from millgate.runtime.callers import CallerSettings
-from millgate.servers.http import DoorSettings
+from millgate.servers.http import DoorSettings, passthrough
 
 PLACES = 4
 STREAM = b"/v1/responses/resp_1?stream=true"
@@ -115,5 +115,34 @@ def test_an_only_tenant_has_every_place() -> None:
             await until(lambda: len(stand.engine.asked) == 1 + PLACES)
             assert await models(stand, KEY) == 503
             engine.release.set()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [(b"/v1/responses/resp_1", b"GET"), (b"/tokenize", b"POST")], ids=["stored", "tokens"]
+)
+def test_a_long_answer_is_never_cut_while_its_client_reads(
+    monkeypatch: pytest.MonkeyPatch, path: bytes, method: bytes
+) -> None:
+    """A stored answer or the tokens of a long prompt, over a slow line: they were cut after ten seconds."""
+    monkeypatch.setattr(passthrough, "_TIMEOUT_S", 0.3)
+    long = b'{"tokens":[%b0]}' % (b"100000," * 1_000_000)
+
+    async def storing(asked: Asked) -> None:
+        is_stored = asked.line.startswith(b"POST /v1/responses ")
+        asked.reply(b'{"id":"resp_1","status":"completed"}' if is_stored else long)
+
+    async def body() -> None:
+        async with gating(storing, callers=GUARDED, core=CORE) as stand:
+            await store(stand)
+            client = await stand.client()
+            client.ask(b"{}", path, method, {"authorization": f"Bearer {KEY}"})
+            answer = await client.head()
+            assert answer.status == 200
+            await asyncio.sleep(0.6)
+            assert await client.reader.readexactly(int(answer.headers["content-length"])) == long
+            await until(lambda: stand.gateway.door.ongoing == 0)
+            assert not stand.gateway.door._light._tenants
 
     run(body())

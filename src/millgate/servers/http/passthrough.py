@@ -90,9 +90,10 @@ class LightRequest(CallHolder):
         """Keep the body: few of these are under way at a time, and not for long."""
 
     def begun(self) -> None:
-        """Let a stream take its time, and no other request's place."""
-        if self._call is not None and self._begun is not None:
+        """Let an answer take its client's time, and a stream no other request's place."""
+        if self._call is not None:
             self._call.expire_at(None)
+        if self._begun is not None:
             self._begun()
 
     def first_token(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -349,6 +349,71 @@ class _RefusesKeys(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+class _FailsInStreams(BaseHTTPRequestHandler):
+    """An engine whose streams end as the request's id says."""
+
+    protocol_version = "HTTP/1.1"
+    endings: ClassVar[dict[str, bytes]] = {
+        "whole": b'data: {"error":null,"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+        "died": b'data: {"error":{"message":"EngineCore died","code":500}}\n\n',
+        "words": b'data: {"error":"out of memory"}\n\n',
+        "too-long": b'data: {"error":{"message":"too long","code":"context_length_exceeded"}}\n\n',
+        "key": b'data: {"error":{"message":"Incorrect API key","code":"invalid_api_key"}}\n\n',
+        "response": b'event: response.failed\ndata: {"type":"response.failed","response":{"error":{"code":"server_error"}}}\n\n',
+        "message": b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n',
+    }
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        while size := int(self.rfile.readline(), 16):
+            self.rfile.read(size + 2)
+        self.rfile.readline()
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        data = self.endings[self.headers["x-request-id"]]
+        self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_an_error_in_a_stream_is_known_though_answers_pass_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang says so where its queue is full, vLLM where its core dies: each was a good answer, and no engine was ever taken out."""
+    monkeypatch.setenv("ENGINE_KEY", "sk-of-the-gate")
+    with envoy_stack(tmp_path, {"engines.0.api_key_env": "ENGINE_KEY"}) as stack:
+        stack.processes["engine"].kill()
+        stack.processes["engine"].wait()
+        engine = ThreadingHTTPServer(("127.0.0.1", stack.engine_port), _FailsInStreams)
+        threading.Thread(target=engine.serve_forever, daemon=True).start()
+        outcomes = {}
+        try:
+            for name in _FailsInStreams.endings:
+                body, path = chat(stream=True), "/v1/chat/completions"
+                if name == "response":
+                    body, path = b'{"model":"m","input":"hi","stream":true}', "/v1/responses"
+                elif name == "message":
+                    body = b'{"model":"m","max_tokens":4,"messages":[{"role":"user","content":"hi"}],"stream":true}'
+                    path = "/v1/messages"
+                assert stack.ask(body, path, x_request_id=name)[0] == 200
+                outcomes[name] = stack.logged(name)["outcome"]
+        finally:
+            engine.shutdown()
+            engine.server_close()
+
+        failed = dict.fromkeys(("died", "words", "key", "response", "message"), "engine_failed")
+        assert outcomes == {"whole": "good", "too-long": "bad_request", **failed}
+        log = (tmp_path / "processor.log").read_text(encoding="utf-8")
+        assert "engine refuses the gate's key" in log
 
 
 @pytest.mark.parametrize("stream", [False, True])

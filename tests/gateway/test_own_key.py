@@ -41,10 +41,12 @@ def test_a_client_with_a_good_key_is_not_told_that_the_gates_own_key_is_refused(
     run(body())
 
 
+@pytest.mark.parametrize("code", [b"401", b"invalid_api_key"])
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_stream_that_says_so_in_an_event_tells_its_client_as_little(begun: bool) -> None:
-    """Routers answer 200 and ask their own provider then: LiteLLM's proxy has the status in the event."""
-    event = b'data: {"error":{"message":"Incorrect API key: %b","code":"401"}}\n\n' % UPSTREAM[-5:].encode()
+def test_a_stream_that_says_so_in_an_event_tells_its_client_as_little(begun: bool, code: bytes) -> None:
+    """Routers answer 200 and ask their own provider then: LiteLLM's proxy has the status in the event, or passes OpenAI's code on."""
+    error = b'{"message":"Incorrect API key: %b","type":"invalid_request_error","code":"%b"}'
+    event = b'data: {"error":%b}\n\n' % (error % (UPSTREAM[-5:].encode(), code))
 
     async def refuse(asked: Asked) -> None:
         asked.open_stream()
@@ -64,6 +66,30 @@ def test_a_stream_that_says_so_in_an_event_tells_its_client_as_little(begun: boo
         async with gating(refuse) as stand:
             theirs = await stand.ask(chat(stream=True), CHAT, b"POST", authorization="Bearer theirs")
             assert (theirs.status, UPSTREAM[-5:] in str(theirs)) == (200 if begun else 401, True)
+
+    run(body())
+
+
+@pytest.mark.parametrize("kind", ["error", "response.failed"])
+def test_an_account_without_credit_that_says_so_in_a_stream_is_told_as_by_its_status(kind: str) -> None:
+    """OpenAI begins a response with 200 before it looks at the account: that counted as a failure of its servers."""
+    error = b'{"type":"insufficient_quota","code":"insufficient_quota","message":"You exceeded your quota"}'
+    beside = b'"error":%b' if kind == "error" else b'"response":{"id":"resp_1","error":%b}'
+    event = b'event: %b\ndata: {"type":"%b",%b}\n\n' % (kind.encode(), kind.encode(), beside % error)
+
+    async def refuse(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(event)
+        asked.end_stream()
+
+    async def body() -> None:
+        async with gating(refuse, callers=GUARDED, address={"api_key": UPSTREAM}) as stand:
+            told: list[tuple[str, FailureKind]] = []
+            stand.gateway.door.on_refused = lambda *refused: told.append(refused)
+            ask = b'{"model":"m","input":"hi","stream":true}'
+            got = await stand.ask(ask, b"/v1/responses", b"POST", authorization=f"Bearer {KEY}")
+            assert (got.status, got.error["code"]) == (502, "upstream_no_credit")
+            assert told == [("engine", FailureKind.NO_CREDIT)]
 
     run(body())
 

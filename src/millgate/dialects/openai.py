@@ -108,8 +108,14 @@ _STATUS_OF_WORD: Final = {
     "slow_down": 429,
     "server_is_overloaded": 503,
     "overloaded": 503,
+    "insufficient_quota": 429,
+    "invalid_api_key": 401,
+    "authentication_error": 401,
     "invalid_request_error": 400,
+    "context_length_exceeded": 400,
 }
+_OF_THE_REQUEST: Final = re.compile(r"invalid_|.*image")
+"""How all other codes begin that OpenAI's `ResponseError` has for a prompt or an image that cannot be read."""
 
 
 def _read_chat(body: bytes) -> RequestFacts:
@@ -271,7 +277,10 @@ def status_of_error(error: bytes) -> int:
         return said.code if 400 <= said.code <= 599 else 502
     if said.code is not None and _STATUS.fullmatch(said.code):
         return int(said.code)
-    return _STATUS_OF_WORD.get(said.code or "") or _STATUS_OF_WORD.get(said.type or "", 502)
+    code = said.code or ""
+    if code not in _STATUS_OF_WORD and _OF_THE_REQUEST.match(code):
+        return 400
+    return _STATUS_OF_WORD.get(code) or _STATUS_OF_WORD.get(said.type or "", 502)
 
 
 class OpenAI(Dialect):

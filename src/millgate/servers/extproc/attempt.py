@@ -23,11 +23,11 @@ from millgate.http1.server.contract import Application, Exchange, RequestHead
 from millgate.http1.wire.fields import HOP_BY_HOP, Lines
 from millgate.runtime.driver import Driver
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.runtime.verdicts import Said
+from millgate.runtime.verdicts import Said, event_verdict
 from millgate.servers.extproc.call import Destination, EnvoyExchange
 from millgate.servers.extproc.extension import allowed, in_own_terms
 from millgate.servers.extproc.messages import Forward
-from millgate.servers.extproc.running import LoggedRequest, RunningRequests
+from millgate.servers.extproc.running import LoggedRequest, RunningRequests, read_error
 from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, ExtprocSettings
 from millgate.servers.requests.fields import Pairs, for_engine, with_credential, without_credentials
 from millgate.servers.requests.followed import FollowedAttempt, tell_growth
@@ -157,7 +157,10 @@ class EnvoyAttempt(FollowedAttempt):
             self.first_token()
         if entry.goes_on:
             return
-        if entry.left:
+        error = read_error(entry.error, self.dialect)
+        if error is not None:  # its client may have left on it
+            self.failed(*event_verdict(error))
+        elif entry.left:
             self.left()
         elif entry.failure is not None:
             self.failed(*entry.failure)

@@ -12,6 +12,7 @@ from millgate.servers.extproc.settings import (
     CACHED_TOKENS,
     CONTROL_HEADERS,
     DESTINATION,
+    ERROR,
     FIRST_BODY_MS,
     KEY_REFUSED,
     METADATA,
@@ -71,6 +72,8 @@ _STREAMED: Final = (
 """Where the events of a stream have their usage: chat and completions, messages, responses.
 
 vLLM begins a message with the whole prompt, and says at the end what of it was cached; Anthropic counts that beside it from the beginning."""
+_ERRORS: Final = (("error",), ("response", "error"))
+"""Where an engine that fails within a stream says so. A `null` there is nothing."""
 _WHOLE: Final = (
     (PROMPT_TOKENS, ("usage", "prompt_tokens")),
     (OUTPUT_TOKENS, ("usage", "completion_tokens")),
@@ -165,7 +168,7 @@ def _connection_manager(longest_silence_s: float) -> Tree:
         "http_filters": [
             _typed(_EXT_PROC, _ext_proc()),
             _typed(_LUA, {"default_source_code": {"inline_string": _WATCH}}),
-            _typed(_SSE, _streamed_usage()),
+            _typed(_SSE, _streams()),
             _typed(_JSON, {"response_rules": {"rules": [_rule(*each) for each in _WHOLE]}}),
             _typed(_ROUTER, {}),
         ],
@@ -193,15 +196,16 @@ def _ext_proc() -> Tree:
     }
 
 
-def _streamed_usage() -> Tree:
-    rules = [{"rule": _rule(*each)} for each in _STREAMED]
-    return {"response_rules": {"content_parser": _typed(_SSE_PARSER, {"rules": rules})}}
+def _streams() -> Tree:
+    rules = [_rule(*each) for each in _STREAMED] + [_rule(ERROR, each, "STRING") for each in _ERRORS]
+    parser = _typed(_SSE_PARSER, {"rules": [{"rule": each} for each in rules]})
+    return {"response_rules": {"content_parser": parser}}
 
 
-def _rule(key: str, path: Iterable[str]) -> Tree:
+def _rule(key: str, path: Iterable[str], kind: str = "NUMBER") -> Tree:
     return {
         "selectors": [{"key": each} for each in path],
-        "on_present": {"metadata_namespace": USAGE, "key": key, "type": "NUMBER"},
+        "on_present": {"metadata_namespace": USAGE, "key": key, "type": kind},
     }
 
 

@@ -9,6 +9,7 @@ is known by the metadata that we gave it, which no client can write. The flags: 
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
@@ -23,7 +24,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from millgate.core.words import FailureKind
-from millgate.dialects.contract import MOST_TOKENS, Usage
+from millgate.dialects.contract import MOST_TOKENS, Dialect, EngineError, Usage
 from millgate.dialects.token_counts import total
 from millgate.http1.client import AnswerHead
 from millgate.runtime.verdicts import SAID_NOTHING, Said, verdict
@@ -32,6 +33,7 @@ from millgate.servers.extproc.settings import (
     CACHE_READ,
     CACHE_WRITTEN,
     CACHED_TOKENS,
+    ERROR,
     FIRST_BODY_MS,
     KEY_REFUSED,
     OUTPUT_TOKENS,
@@ -64,7 +66,7 @@ class LoggedRequest(NamedTuple):
 
     `first_body_s` is when the first bytes of the answer's body came, from the last ones of the request on by Envoy's
     clock; None before them, or where Envoy does not tell. `left` says that the client went, `failure` why there is no
-    whole answer, `body_bytes` how much of it has come.
+    whole answer, `body_bytes` how much of it has come. `error` is the error in its stream, empty for none.
     """
 
     attempt: str
@@ -74,6 +76,7 @@ class LoggedRequest(NamedTuple):
     failure: tuple[FailureKind, Said] | None = None
     usage: Usage = Usage(None, None)
     body_bytes: int = 0
+    error: str = ""
 
 
 def read_entry(entry: HTTPAccessLogEntry) -> LoggedRequest | None:
@@ -92,7 +95,14 @@ def read_entry(entry: HTTPAccessLogEntry) -> LoggedRequest | None:
     left = _client_left(response, flags)
     status = int(numbers.get(KEY_REFUSED, response.response_code.value))
     failure = None if left else _failure(response, flags, status)
-    return LoggedRequest(attempt, False, first_body_s, left, failure, _usage(numbers), body_bytes)
+    error = "" if read is None or ERROR not in read.fields else str(read.fields[ERROR].string_value)
+    return LoggedRequest(attempt, False, first_body_s, left, failure, _usage(numbers), body_bytes, error)
+
+
+def read_error(said: str, dialect: Dialect) -> EngineError | None:
+    """Read an error that stood in a stream: an object as text, or words alone; None for what is no error in this dialect."""
+    error = said if said.startswith("{") else json.dumps(said)
+    return dialect.read_event(f'data: {{"type":"error","error":{error}}}'.encode()).error if said else None
 
 
 def _first_body_s(common: AccessLogCommon, read: dict[str, float]) -> float | None:

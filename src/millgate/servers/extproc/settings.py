@@ -31,6 +31,8 @@ KEY_REFUSED: Final = "key_refused"
 """Under `METADATA`: what a client is told where the engine refuses our own key; under `USAGE`: the status by which it did."""
 FIRST_BODY_MS: Final = "first_body_ms"
 """When the first bytes of an answer's body came, by Envoy's clock: milliseconds since 1970, under `USAGE`."""
+ERROR: Final = "error"
+"""The error that an engine wrote into its stream, as text, under `USAGE`."""
 PROCESSOR_SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 """The gRPC service, and the name under which its health is asked."""
 

@@ -373,6 +373,7 @@ def test_an_answer_without_usage_has_none() -> None:
 
 def test_an_abort_is_seen_and_text_cannot_fake_it() -> None:
     assert OPENAI.is_aborted(b'{"choices":[{"finish_reason": "abort"}]}')
+    assert OPENAI.is_aborted(b'{"choices":[{"finish_reason": "error"}]}')
     assert not OPENAI.is_aborted(json.dumps({"content": 'a "finish_reason":"abort" b'}).encode())
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway import paired_engines, two_engines
-from gateway.harness import Asked, Script, answer_whole, chat, run, until
+from gateway.harness import DONE, Asked, Script, answer_whole, chat, run, until
 from gateway.test_coalescing import ask as ask_embedding, scene as coalescing
 from gateway.test_fleet import plant
 from gateway.test_two_engines import asking, reads, writes
@@ -28,9 +28,13 @@ def _say(body: bytes, status: int = 200, kind: str = "application/json") -> Scri
     return script
 
 
-async def _no_end(asked: Asked) -> None:
-    asked.open_stream()
-    asked.end_stream()
+def _stream(*pieces: bytes) -> Script:
+    async def script(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(*pieces)
+        asked.end_stream()
+
+    return script
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,8 @@ async def _no_end(asked: Asked) -> None:
         pytest.param(_say(b"\x00 garbage {"), 200, False, id="garbage"),
         pytest.param(_say(b"<html>", 200, "text/html"), 200, True, id="page-of-a-proxy"),
         pytest.param(_say(b"", 302), 302, False, id="redirect"),
-        pytest.param(_no_end, 200, True, id="stream-of-nothing"),
+        pytest.param(_stream(), 200, True, id="stream-of-nothing"),
+        pytest.param(_stream(DONE), 200, True, id="stream-of-its-end"),
     ],
 )
 def test_an_engine_whose_good_answers_are_none_is_left_alone_and_says_why(

@@ -87,7 +87,7 @@ class StreamEvent(NamedTuple):
     """One event of a stream as far as the relay cares.
 
     `silent` is a comment, a blank or a ping; `content` carries answer text or a tool call; `finish` is a finish
-    reason that may stand for the terminal event; `done` the terminal event; `usage_only` an event that exists for
+    reason that may stand for the terminal event, `abort` for any that says that the answer was given up; `done` the terminal event; `usage_only` an event that exists for
     its usage alone; `answer_id` names an answer that the engine keeps.
     """
 

@@ -89,7 +89,8 @@ _MOST_PLAIN_BYTES: Final = 1_024
 _LARGE_BYTES: Final = 65_536
 _MOST_OBJECTS: Final = 65_536
 """An event of more objects is not read: the longest with logprobs have some thousand, and 300,000 choices take 0.1 s."""
-_ABORT: Final = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_GAVE_UP: Final = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
+"""vLLM's and SGLang's word for work that they gave up, and OpenRouter's and LMDeploy's."""
 _STATUS_BESIDE: Final = {
     b'"overloaded"': 429,
     **dict.fromkeys(
@@ -324,6 +325,8 @@ class OpenAI(Dialect):
             return StreamEvent(error=EngineError(beside or status_of_error(bytes(chunk.error)), data))
         choices = chunk.choices or ()
         finish = next((choice.finish_reason for choice in choices if choice.finish_reason), None)
+        if finish == "error":
+            finish = "abort"
         usage = _usage(chunk.usage)
         content = finish is not None or any(map(_is_content, choices))
         return StreamEvent(
@@ -344,8 +347,9 @@ class OpenAI(Dialect):
         return None
 
     def is_aborted(self, answer: bytes) -> bool:
-        """Whether a choice ended with `abort`: vLLM's word for work that it gave up."""
-        return answer.find(b'"abort"') >= 0 and _ABORT.search(answer) is not None
+        """Whether a choice ended with `abort` or `error`: it was given up."""
+        is_possible = answer.find(b'"abort"') >= 0 or answer.find(b'"error"') >= 0
+        return is_possible and _GAVE_UP.search(answer) is not None
 
     def error(self, kind: str, code: str | None, message: str, field: str | None = None) -> bytes:
         """Dress an error as `{"error": {...}}`."""

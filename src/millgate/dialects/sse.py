@@ -6,6 +6,8 @@ whole chunks first and comes here only for chunks that may matter, so clarity be
 
 import re
 
+DONE = b"[DONE]"
+"""What ends a stream of OpenAI's, and alone is no answer."""
 MOST_EVENT_BYTES = 8 * 1024 * 1024
 """One event may be this long: an image is up to 5 MB of base64, and the last event of a response has all that it made."""
 _MOST_READ_BYTES = 1024 * 1024

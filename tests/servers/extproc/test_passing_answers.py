@@ -59,6 +59,8 @@ def test_an_answer_that_passes_by_is_echoed_and_read() -> None:
         (422, [b'{"error":{}}'], "bad_request"),
         (200, [b'data: {"choices":[{"delta":{"content":"Hi"}}]}\n\n'], "engine_failed"),
         (200, [b'data: {"choices":[{"delta":{},"finish_reason":"abort"}]}\n\n', DONE], "engine_failed"),
+        (200, [b'data: {"choices":[{"delta":{},"finish_reason":"error"}]}\n\n', DONE], "engine_failed"),
+        (200, [DONE], "engine_failed"),
         (
             200,
             [b'data: {"error":{"message":"no","code":500}}\n\n' + b": more\n\n" * 4_000, DONE],

@@ -81,12 +81,28 @@ def test_a_stream_that_ends_within_an_event_never_shows_half_of_it(end: str) -> 
     assert not got.whole
 
 
-def test_a_stream_that_the_engine_aborted_is_not_shown_as_finished() -> None:
-    script = streamed(ROLE, event("a"), event(finish="abort") + DONE, end="end")
+@pytest.mark.parametrize("reason", ["abort", "error"])
+def test_a_stream_that_the_engine_aborted_is_not_shown_as_finished(reason: str) -> None:
+    script = streamed(ROLE, event("a"), event(finish=reason) + DONE, end="end")
     got = ask_once(script, chat(stream=True), FailureKind.ABORT)
     assert DONE not in got.body
     assert last_event(got)["error"]
     assert not got.whole
+
+
+@pytest.mark.parametrize("before", [[], [b": hello\n\n"]])
+def test_a_stream_that_says_that_it_is_done_and_nothing_else_is_no_answer(before: list[bytes]) -> None:
+    """SDKs raise nothing for it: their user got an empty answer, and the engine more requests than one that answers."""
+    got = ask_once(streamed(*before, DONE, end="end"), chat(stream=True), FailureKind.BROKEN)
+    assert (got.status, got.error["code"]) == (502, "upstream_broken")
+
+
+def test_a_whole_answer_that_ended_in_an_error_is_not_a_good_one() -> None:
+    async def script(asked: Asked) -> None:
+        asked.reply(answer(finish="error"))
+
+    got = ask_once(script, chat(), FailureKind.ABORT)
+    assert (got.status, got.error["code"]) == (502, "upstream_aborted")
 
 
 @pytest.mark.parametrize("last", [event(finish="length"), event(finish="length")[:-1], DONE[:-1]])

@@ -11,7 +11,7 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 from millgate.core.events import Growth
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
-from millgate.dialects.sse import EventFloodError, Splitter, payload
+from millgate.dialects.sse import DONE, EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
 from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, told_instead
@@ -20,7 +20,6 @@ from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.requests.fields import NO_RETRY, beside_quotas, with_ids
 from millgate.servers.requests.judgement import MOST_KEPT_BYTES, is_stream
 
-_DONE = b"[DONE]"
 _NO_ENDING = b"\n\n\n"
 """No event in one line ends so."""
 _UNKNOWN = Usage(None, None)
@@ -79,7 +78,7 @@ class StreamAnswer:
         self._peeked_bytes = 0
         self._started = False
         self._flowing = False
-        self._heard_content = False
+        self._heard = self._heard_content = False
         self._done = False
         self._finish: str | None = None
         self._usage: Usage | None = None
@@ -150,7 +149,7 @@ class StreamAnswer:
             self._whole.on_end(delimited=delimited)
             return
         rest = bytes(self._splitter.rest)
-        event = self._dialect.read_event(rest)
+        event = self._read(rest)
         ends = self._done or event.done or (delimited and (self._finish or event.finish) is not None)
         # Half an event is not passed on: it would take the error event behind it for its own end.
         if rest and (ends or event.error is not None or rest.isspace()) and not self._take([rest]):
@@ -181,28 +180,28 @@ class StreamAnswer:
     def _take(self, pieces: list[bytes]) -> bool:
         """Look at whole events and pass them on; return whether the answer goes on."""
         onward: list[bytes] = []
-        heard = surplus = False
+        surplus = False
         for piece in pieces:
-            event = self._dialect.read_event(piece)
+            event = self._read(piece)
             # Behind the terminal event: blanks, comments, and the `[DONE]` that engines add in any dialect.
-            if self._done and not (event.silent or payload(piece) == _DONE):
+            if self._done and not (event.silent or payload(piece) == DONE):
                 surplus = True
                 break
             if event.error is not None:
                 shown = piece if payload(piece) else self._dialect.as_event(event.error.body)
                 self._engine_error(event.error, b"".join(onward), shown)
                 return False
-            heard = heard or not event.silent
+            self._heard = self._heard or not event.silent
             self._note(event)
             if self._strip_usage:
                 self._no_usage = self._no_usage or _null_in(piece)
             if not (self._strip_usage and event.usage_only):
                 onward.append(piece.replace(self._no_usage, b"") if self._no_usage else piece)
             if event.finish == "abort":
-                self._send(onward, heard=True)
+                self._send(onward)
                 self._break(FailureKind.ABORT, Sent.REQUEST)
                 return False
-        self._send(onward, heard=heard)
+        self._send(onward)
         if self.events and not self._heard_content:
             self._heard_content = True
             self._owner.first_token()
@@ -212,6 +211,13 @@ class StreamAnswer:
         elif self._done:
             self._report()
         return not surplus
+
+    def _read(self, piece: bytes) -> StreamEvent:
+        """Read an event; the end of what has not begun says nothing, so that this stream breaks off like an empty one."""
+        event = self._dialect.read_event(piece)
+        return (
+            StreamEvent(silent=True) if event.done and not self._heard and payload(piece) == DONE else event
+        )
 
     def _note(self, event: StreamEvent) -> None:
         if event.content:
@@ -225,7 +231,7 @@ class StreamAnswer:
         if event.done:
             self._done = True
 
-    def _send(self, onward: list[bytes], *, heard: bool) -> None:
+    def _send(self, onward: list[bytes]) -> None:
         """Write events; until the first real one is heard, keep comments back and the status open."""
         if self._started:
             if onward:
@@ -233,7 +239,7 @@ class StreamAnswer:
             return
         self._peeked += onward
         self._peeked_bytes += sum(map(len, onward))
-        if not heard and self._peeked_bytes <= MOST_KEPT_BYTES:
+        if not self._heard and self._peeked_bytes <= MOST_KEPT_BYTES:
             return
         self._start()
         self._exchange.write(b"".join(self._peeked))

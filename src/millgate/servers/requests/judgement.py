@@ -6,7 +6,7 @@ from typing import Final
 
 from millgate.core.words import FailureKind
 from millgate.dialects.contract import Dialect, EngineError, Usage, in_one_line
-from millgate.dialects.sse import EventFloodError, Splitter
+from millgate.dialects.sse import DONE, EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead, Call
 from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, verdict
 from millgate.servers.requests.fields import EVENT_STREAM, first, media_type
@@ -205,6 +205,8 @@ class AnswerJudge:
                 self.complaint = event.error
                 self._close(failure)
                 return
+            if event.done and not self.heard and payload(piece) == DONE:
+                continue  # it breaks off like an empty one
             self.heard = self.heard or not event.silent
             if event.content:
                 self.events += 1

@@ -171,6 +171,7 @@ def test_agents_that_ask_for_a_web_socket_first_are_sent_to_http_at_once() -> No
             got = await client.answer()
             assert (got.status, got.error["code"]) == (426, "upgrade_refused")
             assert (got.headers["connection"], got.headers["x-should-retry"]) == ("close", "false")
+            assert got.headers["upgrade"] == "HTTP/1.1"
             client.leave()
 
     run(body())

@@ -155,6 +155,14 @@ def test_a_bad_value_is_refused_with_field_and_limit(field: str, value: Any) -> 
     assert len(error.message) < 200
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("number", ["100.0", "1e2"])
+def test_a_whole_number_may_be_written_as_one_with_a_fraction(field: str, number: str) -> None:
+    """As clients write it whose numbers are all doubles; vLLM, SGLang and llama.cpp take it."""
+    body = chat(**{field: 7}).replace(b"7", number.encode())
+    assert read_chat(body).max_tokens == 100
+
+
 def test_a_missing_field_is_named() -> None:
     assert complaint(b'{"model":"m"}').field == "messages"
 

@@ -182,7 +182,7 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     try:
         if not body.isascii():
             check_utf8(body)  # msgspec skips unknown strings without looking at theirs
-        request = decoder.decode(body)
+        request = _decoded(decoder, body)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from None
     except msgspec.DecodeError as error:
@@ -195,6 +195,16 @@ def parse(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     except RecursionError:
         raise BadInputError("body is nested too deeply") from None
     return request
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
+    """Decode a body, also where a whole number is written as `100.0`: engines of Python and C++ take it."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        if str(error).find("got `float`") < 0:
+            raise
+    return msgspec.json.decode(body, type=decoder.type, strict=False)
 
 
 def check_utf8(body: bytes) -> None:

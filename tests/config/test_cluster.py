@@ -70,6 +70,13 @@ def test_a_cluster_without_a_key_for_tickets_says_how_to_make_one() -> None:
     assert "retries.ticket_key_env" in str(refused.value)
 
 
+def test_a_renewal_that_hangs_is_given_up_before_the_lease_ends() -> None:
+    """With `timeout: 1s` a single one that hung left its replica without a lease for a moment."""
+    with pytest.raises(ConfigError, match=r"timeout \(1s\) is more than two fifths of lease \(2s\)"):
+        _load({"store": "redis://cache", "timeout": "1s"})
+    _load({"store": "redis://cache", "lease": "500ms", "renew_every": "100ms"})
+
+
 def test_a_lease_lasts_for_four_renewals_at_least() -> None:
     with pytest.raises(ConfigError, match="more than a quarter of lease"):
         _load({"store": "redis://cache", "lease": "2s", "renew_every": "600ms"})

@@ -81,7 +81,10 @@ class ClusterConfig(Section):
         default=0.25, ge=0.05, le=10.0, description="Time between two renewals; a quarter of `lease` at most."
     )
     timeout: Duration = Field(
-        default=0.2, ge=0.01, le=10.0, description="How long a renewal may take before it counts as failed."
+        default=0.2,
+        ge=0.01,
+        le=10.0,
+        description="How long a renewal may take before it counts as failed; two fifths of `lease` at most.",
     )
     when_store_is_gone: Literal["share", "closed", "open"] = Field(
         default="share",
@@ -95,5 +98,10 @@ class ClusterConfig(Section):
             raise ValueError(
                 f"renew_every ({format_duration(self.renew_every)}) is more than a quarter of lease "
                 f"({format_duration(self.lease)})"
+            )
+        if self.timeout * 5 > self.lease * 2:  # work starts by a lease for three fifths of it
+            raise ValueError(
+                f"timeout ({format_duration(self.timeout)}) is more than two fifths of lease "
+                f"({format_duration(self.lease)}): one renewal that hangs would outlast it"
             )
         return self

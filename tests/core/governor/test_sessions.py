@@ -124,6 +124,19 @@ def test_where_turns_fill_the_memory_a_refusal_says_so_and_not_that_sessions_do(
     assert (refused.counted, refused.value, refused.bound) == (Counted.MEMORY, 15_100, 13_900)
 
 
+@pytest.mark.parametrize("bound", [{"max_queue": 1}, {"max_queue_tokens": 10_000}])
+def test_where_the_queue_is_full_a_refusal_says_so_and_not_that_sessions_are_in_the_way(
+    bound: dict[str, Any],
+) -> None:
+    """`why` said that no session was over within ten seconds, of a request that may wait for a minute."""
+    gate = _full(lane=LaneSettings("lane", deadline_s=60.0, deadline_from=DeadlineFrom.ATTEMPT, **bound))
+    assert isinstance(gate.handle(_arrival(10, "question", 8), 1.0)[0], Queue)
+    (refused,) = gate.handle(_arrival(11, "another", 8), 1.0)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.counted) == (Reason.QUEUE_FULL, None)
+    assert refused.retry_after_s > 8.0, "no context is over before"
+
+
 def test_a_question_that_needs_the_memory_of_two_turns_waits_for_both() -> None:
     gate = _gate(count=1)
     for number, end in ((0, 5.0), (1, 9.0)):

@@ -267,18 +267,19 @@ def _kept_out(knowledge: Knowledge, request: Request, now: float, ahead: int) ->
     working_sets = knowledge.engines.working_sets
     room_s = session_room_s(working_sets, request, ahead, now)
     until, allowed_s = request.latest_start(), _wait_allowed_s(request)
-    if allowed_s is not None:
-        until = min(until, now + allowed_s)
-    bounds = over_bounds(knowledge, request, displaces=True)
-    if bounds is None and now + room_s <= until and ahead < MOST_PASSED_OVER:
+    would_wait = now + room_s <= until and ahead < MOST_PASSED_OVER
+    until = until if allowed_s is None else min(until, now + allowed_s)
+    full = _full(knowledge, request)
+    if full is not None and full[0] is Reason.QUEUE_FULL and would_wait:
+        return _refused(knowledge, request, now, full[0], full[1], full[2], room_s, room_s)
+    if full is None and would_wait and now + room_s <= until:
         queued = Queue(request.attempt, ahead + 1, room_s, request.classed)
         return Plan(request, queued, None, room_s, until, leaves_room=True)
     meter = kept_out_by(request, now)
     # Where turns that run fill the memory, it is that and no session.
     if meter is None or meter[0] is not Counted.MEMORY or room_s >= working_sets.next_room_s(now):
         meter = Counted.SESSIONS, room_s, until - now
-    reason = Reason.SATURATED
-    return _refused(knowledge, request, now, reason, meter[1], meter[2], room_s, room_s, meter[0])
+    return _refused(knowledge, request, now, Reason.SATURATED, meter[1], meter[2], room_s, room_s, meter[0])
 
 
 def _without_slot(knowledge: Knowledge, request: Request, now: float, ahead: int) -> Plan:
@@ -302,8 +303,7 @@ def _without_room(
     if (beyond := _beyond_accounts(request)) is not None:
         return _refused(knowledge, request, now, Reason.TOO_LARGE, beyond[0], beyond[1])
     allowed_s = _wait_allowed_s(request)
-    full = _without_wait(knowledge, request) if allowed_s == 0.0 else None
-    full = full or over_bounds(knowledge, request, displaces=True)
+    full = _full(knowledge, request)
     if full is not None:
         reason, value, bound = full  # one by one: compiled code makes a list of what a star stands for
         meter = kept_out_by(request, now) if reason is Reason.SATURATED and not slot_s else None
@@ -408,9 +408,11 @@ def _wait_allowed_s(request: Request) -> float | None:
     return None if allowed_s is None else max(allowed_s, request.due_hold_s)
 
 
-def _without_wait(knowledge: Knowledge, request: Request) -> tuple[Reason, float, float]:
-    """Return why it may not wait at all, with the numbers."""
+def _full(knowledge: Knowledge, request: Request) -> tuple[Reason, float, float] | None:
+    """Return why it may not be queued for as long as it may wait, with the numbers; None where it may."""
     lane, max_queue = request.lane, request.lane.settings.max_queue
+    if _wait_allowed_s(request) != 0.0:
+        return over_bounds(knowledge, request, displaces=True)
     if max_queue and lane.is_full:
         return Reason.QUEUE_FULL, lane.queued, max_queue
     return Reason.SATURATED, knowledge.engines.running(), knowledge.engines.stream_limit()

@@ -19,9 +19,8 @@ _PHRASES: Final = {status.value: status.phrase for status in http.HTTPStatus}
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 CLOSE: Final = b"connection: close\r\n"
-_UPGRADE_REQUIRED: Final = 426
-_SPOKEN_HERE: Final = b"upgrade: HTTP/1.1\r\nconnection: upgrade\r\n"
-"""A 426 names the protocol that is required (RFC 9110 section 15.5.22)."""
+_BESIDE: Final = {426: b"upgrade: HTTP/1.1\r\nconnection: upgrade\r\n"}
+"""Lines that a status asks for: 426 names the protocol that is required (RFC 9110 section 15.5.22)."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _TOLD_BYTES: Final = 128
 _ACKNOWLEDGED: Final = 120
@@ -55,9 +54,8 @@ class ResponseHeads:
                 raise ValueError(f"status is {status}, a final answer has 200 to 599")
             phrase = _PHRASES.get(status, "")
             date = formatdate(self._second, usegmt=True)
-            opening = f"HTTP/1.1 {status} {phrase}\r\ndate: {date}\r\n".encode("ascii")
-            if status == _UPGRADE_REQUIRED:
-                opening += _SPOKEN_HERE
+            line = f"HTTP/1.1 {status} {phrase}\r\ndate: {date}\r\n"
+            opening = line.encode("ascii") + _BESIDE.get(status, b"")
             self._openings[status] = opening
         return opening
 

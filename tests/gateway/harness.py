@@ -27,15 +27,21 @@ PATIENCE_S = 30.0
 """How long a test waits for what must happen; only a failing test ever waits that long."""
 
 
-def run(test: Awaitable[None]) -> None:
-    """Run an asynchronous test body on the loop of the gateway."""
+def run(test: Awaitable[None], faults_told: int = 0) -> None:
+    """Run an asynchronous test body on the loop of the gateway; an exception that the loop would only log fails the test.
+
+    So does one of an engine's script. A test that plants faults says how many are told.
+    """
+    faults: list[dict[str, Any]] = []
 
     async def bounded() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: faults.append(context))
         async with asyncio.timeout(30):
             await test
 
     with asyncio.Runner(loop_factory=GateLoop) as runner:
         runner.run(bounded())
+    assert len(faults) == faults_told, faults
 
 
 async def until(truth: Callable[[], object], within_s: float = PATIENCE_S) -> None:
@@ -207,6 +213,9 @@ class FakeEngine:
                 script.result()
         except ConnectionError:
             asked.gone = True
+        except Exception as fault:
+            asyncio.get_running_loop().call_exception_handler({"message": "the script", "exception": fault})
+            raise
         finally:
             for task in (script, watch):
                 task.cancel()

@@ -173,6 +173,9 @@ async def engine(script: Script, **settings: Any) -> AsyncIterator[Stand]:
         try:
             with contextlib.suppress(ConnectionError):
                 await script(one)
+        except Exception as fault:
+            asyncio.get_running_loop().call_exception_handler({"message": "the script", "exception": fault})
+            raise
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):

@@ -25,4 +25,4 @@ def test_a_fault_while_sending_is_an_answer_and_one_outcome() -> None:
             await stand.settle()
             assert stand.outcomes() == {"engine_failed": 1}
 
-    run(body())
+    run(body(), faults_told=1)

@@ -69,6 +69,17 @@ def test_twenty_that_one_bucket_refuses_together_are_told_successive_times_and_a
     assert not gate._knowledge.allowances.lines.bookings
 
 
+def test_clients_that_a_quota_told_to_return_are_shown_as_expected_until_they_are_back_or_lapse() -> None:
+    gate = _gate()
+    _emptied(gate)
+    told = _refused(gate, range(3))
+    assert gate.snapshot(0.0).retries.appointments == 3
+
+    assert isinstance(_back(gate, 0, told[0]), Admit)
+    assert gate.snapshot(told[0]).retries.appointments == 2
+    assert gate.snapshot(told[2] + 60.0).retries.appointments == 0
+
+
 def test_the_buckets_of_several_tenants_have_lines_of_their_own() -> None:
     gate = _gate(_requests(each=("tenant",)))
     for tenant in ("ann", "bob"):
@@ -194,7 +205,7 @@ def test_a_ticket_keeps_an_appointment_as_a_body_does(by_body: bool) -> None:
         assert isinstance(newcomer, Yield)
         assert newcomer.promised > 0.0
         assert isinstance(back, Admit)
-    assert len(gate._knowledge.allowances.lines) == 3, "those of the newcomers"
+    assert len(gate._knowledge.allowances.lines.bookings) == 3, "those of the newcomers"
 
 
 def test_a_client_that_was_told_twice_and_kept_its_turn_is_known_by_its_last_ticket() -> None:
@@ -277,7 +288,7 @@ def test_a_time_beyond_the_longest_hint_is_no_appointment() -> None:
 
     assert told[:60] == pytest.approx([1.0 + number for number in range(60)])
     assert all(45.0 <= at <= 60.0 for at in told[60:])
-    assert len(gate._knowledge.allowances.lines) == 60
+    assert len(gate._knowledge.allowances.lines.bookings) == 60
 
 
 def test_a_client_that_is_refused_again_keeps_its_turn() -> None:
@@ -295,11 +306,11 @@ def test_lines_are_bounded_and_beyond_them_the_plain_wait_is_told() -> None:
     lines, bucket, others = QuotaLines(), Bucket(1.0, 1.0, 0.0), [Bucket(1.0, 1.0, 0.0) for _ in range(9)]
     for number in range(MOST_IN_LINE + 5):
         lines.book(number, "t", ClientKind.FIRST, Appointment(0.0, 10.0), [Demand(bucket, 1.0)])
-    assert len(lines) == MOST_IN_LINE
+    assert len(lines.bookings) == MOST_IN_LINE
 
     for number in range(MOST_IN_LINE, 2 * MOST_APPOINTMENTS):
         lines.book(number, "t", ClientKind.FIRST, Appointment(0.0, 10.0), [Demand(others[number % 9], 1.0)])
-    assert len(lines) == MOST_APPOINTMENTS
+    assert len(lines.bookings) == MOST_APPOINTMENTS
     lines.expire(inf)
     assert not lines.bookings
     assert lines._lines == {}
@@ -321,7 +332,7 @@ def test_who_a_quota_refuses_after_two_billion_requests_has_an_appointment_too()
     lines, bucket = QuotaLines(), Bucket(1.0, 1.0, 0.0)
     number = 1 << 31
     lines.book(number, "", ClientKind.FIRST, Appointment(0.0, 1.0), [Demand(bucket, 1.0)])
-    assert len(lines) == 1
+    assert len(lines.bookings) == 1
     assert lines.returned(number) is not None
 
 

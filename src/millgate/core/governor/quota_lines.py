@@ -104,9 +104,9 @@ class QuotaLines:
         self._elsewhere: dict[Supply, Elsewhere] = {}
         self.is_shared = False
 
-    def __len__(self) -> int:
-        """Return how many clients have an appointment, those included that have lapsed since `expire`."""
-        return len(self.bookings)
+    def standing(self, now: float) -> int:
+        """Return how many clients have an appointment at this time, what has lapsed not counted."""
+        return len(self.bookings) - len(self._over(now))
 
     def shared_with(self, elsewhere: dict[Supply, Elsewhere]) -> None:
         """Count with what other replicas have promised of these buckets."""

@@ -141,7 +141,7 @@ def _retries(knowledge: Knowledge, now: float) -> RetrySnapshot:
         labelled=knowledge.totals.labelled,
         recognised=knowledge.totals.recognised,
         early=knowledge.totals.early,
-        appointments=sum([open_ones for open_ones, _ in standing]),
+        appointments=sum([open_ones for open_ones, _ in standing]) + knowledge.allowances.lines.standing(now),
         records=sum([records for _, records in standing]),
         appointments_dropped=sum([pool.appointments.dropped for pool in pools]),
         amplification=sum([each.attempts for each in known]) / requests if requests else None,

@@ -76,6 +76,7 @@ def _ends() -> Iterator[None]:
         ),
         (["config", "show", "gate.yaml"], "(gate.yaml): a file is given with --config FILE"),
         (["key", "check", "mgk_k"], "(mgk_k): a file is given with --config FILE, the key on standard input"),
+        (["check", "--config", "g.yaml"], "No such option: --config: a file is given as millgate check FILE"),
         (["why", "1", "2"], "Got unexpected extra argument(s) (2)\n"),
         (["demo", "more"], "Got unexpected extra argument(s) (more)\n"),
         (["check", "/dev/null"], "/dev/null: engines: is missing: name an engine"),

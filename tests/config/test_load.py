@@ -153,6 +153,12 @@ def test_a_wrong_line_is_refused_where_it_stands(write: Write, line: str, compla
         ("x: !!int ''", "gate.yaml:1:4: x: cannot be read"),
         ("x: " + "9" * 5000, "gate.yaml:1:4: x: cannot be read"),
         ("engines: {url: http://h:1}", "1:1: engines: must be a list, not a mapping"),
+        ("engines:", "1:1: engines: must be a list, not nothing"),
+        (
+            "engines: [{url: http://h:1, name: on}]",
+            "engines[0].name: must be text, not true or false: write it in quotes",
+        ),
+        ("engines: [{url: http://h:1, name: 12}]", "must be text, not a number: write it in quotes"),
         (
             "engines: [{url: http://h:1/v1/chat/completions}]",
             "engines[0].url: ends in the path of a request: write http://h:1/v1",

@@ -59,7 +59,7 @@ def test_a_proxy_in_the_environment_is_no_engines_unless_it_is_named(tmp_path: P
         ("http://proxy.test:3128/path", "must be http://host:port"),
         ("http://proxy.test:65536", "must be http://host:port"),
         ("'http://proxy test:3128'", "must be http://host:port"),
-        ("7", "string"),
+        ("7", "must be text"),
     ],
 )
 def test_what_is_no_proxy_is_refused_and_not_repeated(tmp_path: Path, url: str, complaint: str) -> None:

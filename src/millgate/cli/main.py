@@ -119,9 +119,13 @@ def exit_code_of(carry_out: Callable[[Sequence[str]], int], arguments: Sequence[
 def _remedy(error: TyperException) -> str:
     """Return what to write in place of a word that the command does not take."""
     context = getattr(error, "ctx", None)
-    if context is None or "unexpected extra argument" not in error.message:
+    if context is None:
         return ""
     parameters = context.command.params
+    if getattr(error, "option_name", "") == "--config" and any(each.name == "file" for each in parameters):
+        return f": a file is given as {context.command_path} FILE"
+    if "unexpected extra argument" not in error.message:
+        return ""
     takes_file = any("--config" in each.opts for each in parameters)
     takes_words = any(each.param_type_name == "argument" for each in parameters)
     file = ": a file is given with --config FILE" if takes_file and not takes_words else ""

@@ -25,6 +25,7 @@ _SHAPES = {
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
     "tuple_type": "must be a list",
+    "string_type": "must be text",
 }
 _KINDS = {
     dict: "a mapping",
@@ -33,6 +34,7 @@ _KINDS = {
     bool: "true or false",
     int: "a number",
     float: "a number",
+    type(None): "nothing",
 }
 _SECRET_WORDS = ("token", "secret", "password", "api_key", "apikey", "authorization")
 
@@ -147,7 +149,9 @@ def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> 
         return f"must have at {'least' if kind == 'too_short' else 'most'} {bound} items, not {context['actual_length']}"
     if kind in _SHAPES:
         given = type(detail["input"])
-        return f"{_SHAPES[kind]}, not {_KINDS.get(given, given.__name__)}"
+        # YAML takes on, off, yes and no for true and false.
+        remedy = ": write it in quotes" if kind == "string_type" and given in {bool, int, float} else ""
+        return f"{_SHAPES[kind]}, not {_KINDS.get(given, given.__name__)}{remedy}"
     said = detail["msg"].removeprefix("Value error, ")
     return said.replace("Input should be", "must be").replace("String should have", "must have")
 

@@ -149,7 +149,6 @@ def _message(detail: ErrorDetails, path: SettingPath, root: type[BaseModel]) -> 
         return f"must have at {'least' if kind == 'too_short' else 'most'} {bound} items, not {context['actual_length']}"
     if kind in _SHAPES:
         given = type(detail["input"])
-        # YAML takes on, off, yes and no for true and false.
         remedy = ": write it in quotes" if kind == "string_type" and given in {bool, int, float} else ""
         return f"{_SHAPES[kind]}, not {_KINDS.get(given, given.__name__)}{remedy}"
     said = detail["msg"].removeprefix("Value error, ")

@@ -74,16 +74,8 @@ class ExtprocDoor:
 
     def adopt(self, found: Sequence[tuple[EngineAddress, str]], routes: Sequence[EngineRoute]) -> None:
         """Name these engines to Envoy from now on, at the addresses that were found, beside those of before."""
-        hangups = {route.name: route.on_hangup for route in routes}
-        told = {
-            engine.name: Destination(
-                address,
-                engine.base_path.encode(),
-                None if engine.api_key is None else engine.api_key.encode(),
-                hangups.get(engine.name),
-            )
-            for engine, address in found
-        }
+        known = {route.name: route for route in routes}
+        told = {engine.name: Destination(address, known[engine.name]) for engine, address in found}
         self._desk.destinations = {**self._desk.destinations, **told}
 
     def forget_others(self, found: Sequence[tuple[EngineAddress, str]]) -> None:

@@ -68,6 +68,7 @@ class _Engine(NamedTuple):
             address.kv_lease_s,
             None if address.bootstrap_port is None else Bootstrap(address.host, address.bootstrap_port),
             address.models,
+            self.check,
         )
 
 

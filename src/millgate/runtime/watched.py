@@ -116,9 +116,13 @@ class HealthCheck(Ear):
 
     def trial(self, receiver: Receiver) -> Receiver:
         """Return the receiver of an answer while the engine is in doubt: the first one may be the trial."""
+        return _Trial(receiver, self) if self.tries() else receiver
+
+    def tries(self) -> bool:
+        """Note that a request goes there while the engine is in doubt; return whether it is the trial."""
         is_trial = self.health.sent(self._now())
         self._tell()
-        return _Trial(receiver, self) if is_trial else receiver
+        return is_trial
 
     def succeeded(self) -> None:
         """A request was answered."""

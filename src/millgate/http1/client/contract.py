@@ -103,6 +103,13 @@ class Ear:
         """Return the receiver of an answer while the engine is in doubt."""
         raise NotImplementedError
 
+    def tries(self) -> bool:
+        """Note that a request goes there while it is in doubt; return whether its first bytes are to decide."""
+        raise NotImplementedError
+
+    def undecided(self) -> None:
+        """The request that was to decide was refused for what was asked, which shows nothing."""
+
     def succeeded(self) -> None:
         """A request was answered whole, with a status that complains of nothing."""
 

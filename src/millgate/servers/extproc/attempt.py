@@ -26,6 +26,7 @@ from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.verdicts import Said, event_verdict
 from millgate.servers.extproc.call import Destination, EnvoyExchange
 from millgate.servers.extproc.extension import allowed, in_own_terms
+from millgate.servers.extproc.heard import HeardRequest
 from millgate.servers.extproc.messages import Forward
 from millgate.servers.extproc.running import LoggedRequest, RunningRequests, read_error
 from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, ExtprocSettings
@@ -33,6 +34,7 @@ from millgate.servers.requests.fields import Pairs, for_engine, with_credential,
 from millgate.servers.requests.followed import FollowedAttempt, tell_growth
 from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
+from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import KeptBody, TicketDesk
 from millgate.servers.requests.told_clients import ToldClients
 
@@ -63,6 +65,7 @@ class EnvoyAttempt(FollowedAttempt):
         self._has_begun = False
         self._engine_name = ""
         self._body_bytes, self._usage = 0, Usage(None, None)
+        self._heard = HeardRequest(None)
         self.number = request.number
         self.name = f"{door.boot}-{request.number:x}"
         """What Envoy calls it in its access log."""
@@ -87,7 +90,7 @@ class EnvoyAttempt(FollowedAttempt):
         try:
             self._run(decision)
         except Exception:
-            self.failed(FailureKind.BROKEN, Said())
+            self.failed(FailureKind.BROKEN, Said(), None)
             raise
 
     def _run(self, decision: Admit) -> None:
@@ -100,8 +103,9 @@ class EnvoyAttempt(FollowedAttempt):
         is_clipped = reshaped is not None and reshaped.max_tokens is not None
         if reshaped is not None and reshaped.max_tokens is not None:
             body = clipped(body, reshaped.max_tokens, path=head.path)
-        fields, without = desk.fields_of(head, self._reading, engine)
-        desk.running.add(self.name, self, decision.first_event_by + desk.lease_s)
+        fields, without = desk.fields_of(head, self._reading, engine.route)
+        desk.running.add(self.name, self, decision.first_event_by + desk.settings.lease_s)
+        self._heard = HeardRequest(engine.route.ear)
         refusal = self.key_refusal
         told = b"" if refusal is None else refusal.body
         forward = Forward(engine.address, self.name, self._request_id, fields, without, told)
@@ -138,7 +142,7 @@ class EnvoyAttempt(FollowedAttempt):
     @property
     def key_refusal(self) -> RefusalAnswer | None:
         """What the client is told where the engine refuses our own key: its own is good. None where that was sent."""
-        if self._engine is None or self._engine.credential is None:
+        if self._engine is None or self._engine.route.credential is None:
             return None
         return self.dialect.refuser.failed(FailureKind.STATUS, self._request_id)
 
@@ -146,6 +150,7 @@ class EnvoyAttempt(FollowedAttempt):
         """Report the first content, once."""
         if not self.over and not self._has_begun and self._facts.stream:
             self._has_begun = True
+            self._heard.answered(is_whole=False)
             self._door.driver.post(FirstToken(self.number, ago_s))
 
     def logged(self, entry: LoggedRequest) -> None:
@@ -159,7 +164,7 @@ class EnvoyAttempt(FollowedAttempt):
             return
         error = read_error(entry.error, self.dialect)
         if error is not None:  # its client may have left on it
-            self.failed(*event_verdict(error))
+            self.failed(*event_verdict(error), 200)
         elif entry.left:
             self.left()
         elif entry.failure is not None:
@@ -180,12 +185,14 @@ class EnvoyAttempt(FollowedAttempt):
     def whole(self, usage: Usage) -> None:
         """Report a whole answer; the engine is done with it."""
         if self._close():
+            self._heard.answered()
             told = Finished(self.number, usage.prompt_tokens, usage.output_tokens, usage.cached_tokens)
             self._door.driver.post(told, Released(self.number))
 
-    def failed(self, kind: FailureKind, said: Said) -> None:
+    def failed(self, kind: FailureKind, said: Said, status: int | None) -> None:
         """Report a failure: Envoy has told the client, so no other engine may be tried."""
         if self._close():
+            self._heard.failed(kind, status)
             tell_growth(self._door.driver, self.growth())
             if self.key_refusal is not None and (said.blames_key or kind is FailureKind.NO_CREDIT):
                 self._door.on_refused(self._engine_name, kind)
@@ -202,8 +209,8 @@ class EnvoyAttempt(FollowedAttempt):
         if self._close():
             tell_growth(self._door.driver, self.growth())
             self._door.driver.post(ClientGone(self.number))
-            if self._engine is not None and self._engine.on_hangup is not None:
-                self._engine.on_hangup()
+            if self._engine is not None and self._engine.route.on_hangup is not None:
+                self._engine.route.on_hangup()
 
     def gone(self) -> None:
         """The stream of a held request has ended."""
@@ -274,11 +281,6 @@ class ExtprocDesk:
         """The longest body."""
         return self.settings.body_bytes
 
-    @property
-    def lease_s(self) -> float:
-        """How long a request may be silent past the time of its first event."""
-        return self.settings.lease_s
-
     def make_attempt(self, request: DoorRequest, facts: RequestFacts) -> EnvoyAttempt:
         """Return the attempt of a request that came through Envoy."""
         exchange = request.exchange
@@ -294,21 +296,20 @@ class ExtprocDesk:
         return in_own_terms(head, self.settings.objective_lanes)
 
     def fields_of(
-        self, head: RequestHead, reading: HeadReading, destination: Destination
+        self, head: RequestHead, reading: HeadReading, route: EngineRoute
     ) -> tuple[Pairs, list[str]]:
         """Return what is set on a request for this engine, and which of its headers stay here."""
         onward = for_engine(head.headers, trusted=reading.trusted)
         if reading.callers.guarded:  # a key of ours
             onward = without_credentials(onward)
         fields: Pairs = []
-        if destination.credential is not None:
+        if route.credential is not None:
             speaks = [pair for pair in onward if pair[0] == b"anthropic-version"]
-            fields = with_credential(speaks, destination.credential, reading.dialect.family)[len(speaks) :]
+            fields = with_credential(speaks, route.credential, reading.dialect.family)[len(speaks) :]
             onward = without_credentials(onward)
-        if destination.base_path:
-            fields.append((b":path", destination.base_path + head.target))
-        goes = {name for name, _ in onward} - _CONTROL
-        goes.update([name for name, _ in fields])
+        if route.base_path:
+            fields.append((b":path", route.base_path + head.target))
+        goes = ({name for name, _ in onward} - _CONTROL) | {name for name, _ in fields}
         stays = {name for name, _ in head.headers if name not in goes and name not in _ENVOYS_OWN}
         return fields, [name.decode("latin-1") for name in sorted(stays)]
 

@@ -26,6 +26,7 @@ from millgate.servers.extproc.messages import (
 )
 from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.judgement import AnswerJudge
+from millgate.servers.requests.routes import EngineRoute
 
 
 class Outlet(Protocol):
@@ -42,12 +43,10 @@ class Outlet(Protocol):
 
 
 class Destination(NamedTuple):
-    """Where Envoy finds an engine: `IP:port`, the path before `/v1`, and the credential that replaces the client's."""
+    """Where Envoy finds an engine, `IP:port`, and what else is known of the way there."""
 
     address: str
-    base_path: bytes = b""
-    credential: bytes | None = None
-    on_hangup: Callable[[], None] | None = None
+    route: EngineRoute
 
 
 class Watcher(Protocol):
@@ -67,8 +66,8 @@ class Watcher(Protocol):
     def whole(self, usage: Usage) -> None:
         """The client has the whole answer."""
 
-    def failed(self, kind: FailureKind, said: Said) -> None:
-        """There is no whole answer; Envoy or the engine has told the client."""
+    def failed(self, kind: FailureKind, said: Said, status: int | None) -> None:
+        """There is no whole answer; Envoy or the engine has told the client, the engine with this `status` (as of `FailedAnswer`)."""
 
     def left(self) -> None:
         """The client has left."""
@@ -123,7 +122,7 @@ class AnswerWatch:
         self._mode = mode
         self._sees = mode is not None and mode != messages.NO_BODY
         self._judge = AnswerJudge(watcher.dialect)
-        self._heard = self._replaced = False
+        self._heard, self._replaced, self._status = False, False, 0
 
     def feed(self, kind: str | None, message: ProcessingRequest) -> None:
         """Take one message about the answer."""
@@ -153,6 +152,7 @@ class AnswerWatch:
     def _take_head(self, message: ProcessingRequest) -> None:
         fields = messages.read_fields(message.response_headers)
         watcher, status = self._watcher, messages.read_status(fields)
+        self._status = status
         self._judge.take_head(AnswerHead(status, fields, None))
         if status == _UNAUTHORIZED and watcher is not None and (told := watcher.key_refusal) is not None:
             self._replaced = True
@@ -186,7 +186,7 @@ class AnswerWatch:
         if judge.failure is None:
             watcher.whole(judge.usage)
         else:
-            watcher.failed(judge.failure, judge.said)
+            watcher.failed(judge.failure, judge.said, self._status)
 
 
 MOST_OWN_ANSWER_BYTES: Final = 3_000_000

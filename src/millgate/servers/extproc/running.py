@@ -44,19 +44,29 @@ from millgate.servers.extproc.settings import (
 _PERIODIC: Final = AccessLogType.DownstreamPeriodic
 _STARTS: Final = (AccessLogType.DownstreamStart, AccessLogType.UpstreamPoolReady)
 
+
+class FailedAnswer(NamedTuple):
+    """Why there is no whole answer: `status` is the engine's own, 0 where none came, None where no engine is to blame."""
+
+    kind: FailureKind
+    said: Said = SAID_NOTHING
+    status: int | None = 0
+
+
+_UNSENT: Final = FailedAnswer(FailureKind.CONNECT, status=None)
 _FAILURES: Final = (
-    ("upstream_connection_failure", FailureKind.CONNECT),
-    ("no_healthy_upstream", FailureKind.CONNECT),
-    ("upstream_overflow", FailureKind.CONNECT),
-    ("no_route_found", FailureKind.CONNECT),
-    ("upstream_request_timeout", FailureKind.TIMEOUT),
-    ("stream_idle_timeout", FailureKind.TIMEOUT),
-    ("duration_timeout", FailureKind.TIMEOUT),
-    ("upstream_max_stream_duration_reached", FailureKind.TIMEOUT),
-    ("upstream_protocol_error", FailureKind.PROTOCOL),
-    ("upstream_connection_termination", FailureKind.BROKEN),
-    ("upstream_remote_reset", FailureKind.BROKEN),
-    ("local_reset", FailureKind.BROKEN),
+    ("upstream_connection_failure", FailedAnswer(FailureKind.CONNECT)),
+    ("no_healthy_upstream", _UNSENT),
+    ("upstream_overflow", _UNSENT),
+    ("no_route_found", _UNSENT),
+    ("upstream_request_timeout", FailedAnswer(FailureKind.TIMEOUT)),
+    ("stream_idle_timeout", FailedAnswer(FailureKind.TIMEOUT)),
+    ("duration_timeout", FailedAnswer(FailureKind.TIMEOUT)),
+    ("upstream_max_stream_duration_reached", FailedAnswer(FailureKind.TIMEOUT)),
+    ("upstream_protocol_error", FailedAnswer(FailureKind.PROTOCOL)),
+    ("upstream_connection_termination", FailedAnswer(FailureKind.BROKEN)),
+    ("upstream_remote_reset", FailedAnswer(FailureKind.BROKEN)),
+    ("local_reset", FailedAnswer(FailureKind.BROKEN)),
 )
 """Flags that say of an answer that it is not whole, the surest first."""
 
@@ -73,7 +83,7 @@ class LoggedRequest(NamedTuple):
     goes_on: bool
     first_body_s: float | None = None
     left: bool = False
-    failure: tuple[FailureKind, Said] | None = None
+    failure: FailedAnswer | None = None
     usage: Usage = Usage(None, None)
     body_bytes: int = 0
     error: str = ""
@@ -125,14 +135,16 @@ def _client_left(response: HTTPResponseProperties, flags: ResponseFlags | None) 
 
 def _failure(
     response: HTTPResponseProperties, flags: ResponseFlags | None, status: int
-) -> tuple[FailureKind, Said] | None:
-    for name, kind in _FAILURES if flags is not None else ():
+) -> FailedAnswer | None:
+    for name, failure in _FAILURES if flags is not None else ():
         if getattr(flags, name):
-            return kind, SAID_NOTHING
+            return failure
     if status < 300:
         return None
     fields = [(name.encode(), value.encode()) for name, value in response.response_headers.items()]
-    return verdict(AnswerHead(status, fields, None), b"")
+    kind, said = verdict(AnswerHead(status, fields, None), b"")
+    is_engines = response.response_code_details == "via_upstream"  # any other is Envoy's own
+    return FailedAnswer(kind, said, status if is_engines else None)
 
 
 def _usage(read: dict[str, float]) -> Usage:

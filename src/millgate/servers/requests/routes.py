@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millgate.core.settings import KV_LEASE_S
-from millgate.http1.client import Upstream
+from millgate.http1.client import Ear, Upstream
 
 
 class Bootstrap(NamedTuple):
@@ -19,6 +19,7 @@ class EngineRoute(NamedTuple):
 
     `credential` replaces whatever the client sent; None sends what the door lets through. A prompt that it reads for another engine it
     keeps for `kv_lease_s`; with `bootstrap` both have the request at once. `models` are those that the settings name for it, none where it takes any.
+    `ear` hears what becomes of requests that `upstream` does not carry.
     """
 
     name: str
@@ -29,3 +30,4 @@ class EngineRoute(NamedTuple):
     kv_lease_s: float = KV_LEASE_S
     bootstrap: Bootstrap | None = None
     models: tuple[str, ...] = ()
+    ear: Ear | None = None

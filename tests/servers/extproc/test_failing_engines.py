@@ -7,8 +7,9 @@ from google.protobuf.json_format import MessageToDict
 from gateway.harness import run, until
 from millgate.core.words import FailureKind
 from millgate.runtime.health import Stance
+from millgate.servers.extproc.attempt import EnvoyAttempt
 from millgate.servers.extproc.running import FailedAnswer, LoggedRequest, read_entry
-from servers.extproc.envoys import DUPLEX, Conversation, Stand, standing
+from servers.extproc.envoys import DUPLEX, NONE, Conversation, Stand, standing
 from servers.extproc.test_access_log import entry
 from servers.extproc.test_process import STREAM
 
@@ -16,10 +17,12 @@ BROKEN = FailedAnswer(FailureKind.BROKEN)
 STATUS_500 = FailedAnswer(FailureKind.STATUS, status=500)
 
 
-async def _sent(stand: Stand, modes: tuple[int, int] | None = None) -> tuple[str, str, Conversation]:
+async def _sent(
+    stand: Stand, modes: tuple[int, int] = (DUPLEX, NONE), subset: str | None = None
+) -> tuple[str, str, Conversation]:
     """Let one request through; return to which engine it went, what the access log calls it, and its stream."""
     talk = stand.open()
-    await (talk.head() if modes is None else talk.head(modes=modes))
+    await talk.head(modes=modes, subset=subset)
     await talk.body(STREAM)
     told = await talk.told()
     metadata = MessageToDict(told.dynamic_metadata)
@@ -89,6 +92,26 @@ def test_what_is_no_fault_of_an_engine_costs_it_no_work(failure: FailedAnswer) -
             await _fail(stand, "engine-0", failure, 4)
 
             assert _stance(stand, "engine-0") is Stance.UP
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("late", "stance"), [(True, Stance.DOWN), (False, Stance.UP)])
+def test_clients_that_leave_a_silent_engine_after_its_time_take_it_out_and_impatient_ones_do_not(
+    late: bool, stance: Stance
+) -> None:
+    async def scene() -> None:
+        async with standing(engines=2) as stand:
+            door = stand.gateway.extproc
+            assert door is not None
+            for _ in range(3):
+                _, name, _ = await _sent(stand, subset=stand.destinations[0])
+                attempt = door._desk.running._leases[name].request
+                assert isinstance(attempt, EnvoyAttempt)
+                attempt._first_event_by -= 3_600.0 if late else 0.0
+                door._desk.running.heard(LoggedRequest(name, goes_on=False, left=True))
+
+            assert _stance(stand, "engine-0") is stance
 
     run(scene())
 

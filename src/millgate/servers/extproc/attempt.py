@@ -62,7 +62,7 @@ class EnvoyAttempt(FollowedAttempt):
         self._body = KeptBody(request.body)
         self._engine: Destination | None = None
         self._asked_at = desk.running.now()
-        self._has_begun = False
+        self._has_begun, self._first_event_by = False, 0.0
         self._engine_name = ""
         self._body_bytes, self._usage = 0, Usage(None, None)
         self._heard = HeardRequest(None)
@@ -95,7 +95,7 @@ class EnvoyAttempt(FollowedAttempt):
 
     def _run(self, decision: Admit) -> None:
         desk, head = self._desk, self._exchange.head
-        self._engine_name = decision.legs[0].engine
+        self._engine_name, self._first_event_by = decision.legs[0].engine, decision.first_event_by
         self._engine = engine = desk.destinations[self._engine_name]
         body, reshaped = self._body.data, decision.reshaped
         if decision.quota or reshaped is not None:
@@ -106,8 +106,7 @@ class EnvoyAttempt(FollowedAttempt):
         fields, without = desk.fields_of(head, self._reading, engine.route)
         desk.running.add(self.name, self, decision.first_event_by + desk.settings.lease_s)
         self._heard = HeardRequest(engine.route.ear)
-        refusal = self.key_refusal
-        told = b"" if refusal is None else refusal.body
+        told = b"" if (refusal := self.key_refusal) is None else refusal.body
         forward = Forward(engine.address, self.name, self._request_id, fields, without, told)
         self._exchange.forward(forward, body, self, is_changed=is_clipped)
         self._body.drop()
@@ -207,6 +206,8 @@ class EnvoyAttempt(FollowedAttempt):
     def left(self) -> None:
         """The client has gone: the core ends the permit when the engine has let go."""
         if self._close():
+            if not self._has_begun and self._desk.running.now() > self._first_event_by:
+                self._heard.failed(FailureKind.TIMEOUT, 0)
             tell_growth(self._door.driver, self.growth())
             self._door.driver.post(ClientGone(self.number))
             if self._engine is not None and self._engine.route.on_hangup is not None:

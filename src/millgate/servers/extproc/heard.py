@@ -27,7 +27,7 @@ class HeardRequest:
         if ear is None or status is None:
             return
         if status == 0:
-            ear.failed(kind, self._heard_before, "as Envoy says")
+            ear.failed(kind, self._heard_before, "behind Envoy")
         elif status >= FAULTY:
             ear.complained(status)
         elif status < COMPLAINING and kind in UNFIT:

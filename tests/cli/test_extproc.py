@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from millgate.cli.compose import extproc_settings, gateway_settings
 from millgate.cli.exits import ExitCode
 from millgate.cli.main import main
+from millgate.cli.settings import load_or_fail
 from millgate.servers.extproc.settings import CONTROL_HEADERS
 
 ENVOY = Path(sys.executable).with_name("envoy")
@@ -42,6 +44,15 @@ def test_without_its_libraries_it_says_what_to_install(module: str, library: str
     assert ended.stderr == (
         f"millgate: `millgate extproc` needs {library}, which is not installed: pip install 'millgate[extproc]'\n"
     )
+
+
+def test_behind_envoy_no_engine_reads_for_another() -> None:
+    """SGLang's engines with roles got each request without a room, and answered it with a 400 that blamed its client."""
+    engines = "[{url: http://a:1, role: prefill}, {url: http://b:1, role: decode}]"
+    loaded = load_or_fail(None, (f"engines={engines}",))
+
+    assert gateway_settings(loaded).door.hands_over
+    assert not extproc_settings(loaded).door.hands_over
 
 
 def test_the_configuration_lets_no_header_choose_an_address(capsys: pytest.CaptureFixture[str]) -> None:

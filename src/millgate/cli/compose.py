@@ -105,8 +105,8 @@ def worker_settings(loaded: Loaded) -> GatewaySettings:
     return replace(settings, cluster=settings.cluster or _SUPERVISED)
 
 
-def gateway_settings(loaded: Loaded) -> GatewaySettings:
-    """Return the gateway's addresses, bounds and deadlines; ConfigError for TLS files that cannot be used."""
+def gateway_settings(loaded: Loaded, *, hands_over: bool = True) -> GatewaySettings:
+    """Return the gateway's addresses, bounds and deadlines; ConfigError for TLS files that cannot be used. Only one that `hands_over` lets an engine read for another."""
     config, token = loaded.config, loaded.admin_token
     limits, records, cors = config.limits, config.records, config.listen.cors
     return GatewaySettings(
@@ -143,7 +143,7 @@ def gateway_settings(loaded: Loaded) -> GatewaySettings:
                 if lane.coalesce is not None
             },
             first_lane=config.lanes[0].name,
-            hands_over=any(engine.role == "prefill" for engine in config.engines),
+            hands_over=hands_over and any(engine.role == "prefill" for engine in config.engines),
         ),
         server=_server_limits(limits),
         upstream=UpstreamSettings(connect_s=limits.upstream_connect, chunk_idle_s=limits.upstream_idle),
@@ -164,14 +164,14 @@ def _tracing(loaded: Loaded) -> TracingSettings | None:
 
 
 def extproc_settings(loaded: Loaded) -> GatewaySettings:
-    """Return the settings of a gateway behind Envoy, as `gateway_settings` does."""
+    """Return the settings of a gateway behind Envoy, as `gateway_settings` does: Envoy sends a request to one engine."""
     extproc = loaded.config.extproc or ExtprocConfig()
     door = ExtprocSettings(
         extproc.streams, loaded.config.limits.body, extproc.lease, dict(extproc.objectives)
     )
     context = _context(loaded, extproc.tls, "extproc", "h2")
     address = ExtprocAddress(extproc.host, extproc.port, extproc.health_port, door, context)
-    return replace(gateway_settings(loaded), extproc=address)
+    return replace(gateway_settings(loaded, hands_over=False), extproc=address)
 
 
 def _pages(listen: ListenConfig) -> frozenset[bytes]:

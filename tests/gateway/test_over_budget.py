@@ -67,6 +67,10 @@ def _quota(kind: QuotaKind, limit: float, left: float, needed: float, *, retry: 
             "the rate limit is used up: of 60 requests a minute 0 are left, and the request needs 1; come back in 2.5 s",
         ),
         (
+            _quota(QuotaKind.RPM, 60.0, 0.9, 1.0, retry=True),
+            "the rate limit is used up: of 60 requests a minute 0 are left, and the request needs 1; come back in 2.5 s",
+        ),
+        (
             _quota(QuotaKind.TPM, 6000.0, 40.0, 140.0, retry=True)._replace(promised=30.0),
             (
                 "the rate limit is used up: of 6,000 tokens a minute 40 are left, and the request needs 140;"

@@ -42,6 +42,8 @@ def test_a_refusal_by_one_of_several_quotas_names_the_one_that_is_short() -> Non
     assert sentence(refused, 0.0) == (
         "refused quota: of trial.tpd it needs 51, 20 are left; coming back would be useless"
     )
+    nearly = refused._replace(value=21.0, bound=20.9, quota=(states[1]._replace(remaining=20.9),))
+    assert "of trial.tpd it needs 21, 20 are left" in sentence(nearly, 0.0)
     behind = refused._replace(retry=True, retry_after_s=3.0, value=1.0, bound=59.0, promised=59.0)
     assert sentence(behind, 0.0).startswith(
         "refused quota: of ann.rpm it needs 1, 59 are left, 59 are promised"

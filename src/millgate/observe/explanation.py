@@ -264,7 +264,7 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
     if decision.reason is Reason.QUOTA:
         short_of = decision.short_of
         return ("" if short_of is None else f"of {short_of.rule} ") + _QUOTA[decision.promised > 0.0].format(
-            value, max(0.0, bound), decision.promised
+            value, max(0.0, bound) // 1, decision.promised
         )
     template = _METERS.get(decision.counted) or _COUNTED.get(decision.reason)
     return template.format(value, bound) if template else _PLAIN[decision.reason]

@@ -54,7 +54,7 @@ def _numbers(decision: Yield) -> str:
     short_of = decision.short_of if reason is Reason.QUOTA else None
     if short_of is None:
         return ""
-    numbers = f"of {short_of.limit:,.0f} {_COUNTS[short_of.kind]} {most:,.0f} are left, and the request needs {asked:,.0f}"
+    numbers = f"of {short_of.limit:,.0f} {_COUNTS[short_of.kind]} {most // 1:,.0f} are left, and the request needs {asked:,.0f}"
     if decision.promised > 0.0:
         numbers += f"; {decision.promised:,.0f} are promised to clients that were told to come before it"
     if decision.retry:

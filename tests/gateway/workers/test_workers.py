@@ -35,6 +35,7 @@ from gateway.workers.stand import (
     until,
     users_of,
 )
+from millgate.client.line import LineClient
 from millgate.gateway.workers.views import ProcessesCollector
 
 TOKENS = 20
@@ -172,6 +173,22 @@ def test_workers_are_replaced_one_by_one_and_no_request_fails(gate: Gate, engine
     assert engine.stats()["peak_running"] <= CAP
     # Nothing that a worker has counted is lost when it leaves.
     assert gate.metric("millgate_attempts_total") - counted == crowd.statuses[200]
+
+
+def test_jobs_that_a_replaced_worker_has_executed_stay_in_the_published_metrics(start: Start) -> None:
+    """The counters fell to what the new workers had counted."""
+    gate = start("--line-port", "0", "--set", "line.heptamini_metrics=true")
+    ready = gate.ready()
+    gate.url, gate.admin = ready["url"], ready["admin_url"]
+    for _ in range(3):
+        with LineClient(ready["line_address"]) as client:
+            client.send(chat(2))
+
+    gate.process.send_signal(signal.SIGUSR2)
+    until(lambda: gate.events("all workers replaced"), 2 * 20.0)
+    until(lambda: len(gate.children()) == 2)
+
+    assert gate.metric("heptamini_executed_total") == 3
 
 
 def test_a_worker_that_dies_while_its_replacement_starts_leaves_one_successor(start: Start) -> None:

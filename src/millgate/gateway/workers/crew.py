@@ -20,8 +20,10 @@ from millgate.gateway.workers.messages import (
     read_kept,
 )
 from millgate.gateway.workers.process import WorkerFailedError, WorkerProcess
+from millgate.observe.merging import merged
 from millgate.observe.prometheus import EndedCounts
 from millgate.servers.http.kept_answers import Keeper, KeptAnswers
+from millgate.servers.line.contract import Readings
 
 _READY_WITHIN_S: Final = 60.0
 """A worker is ready 2 s after its start; on a machine that is busy with a model's start it may take ten times that."""
@@ -57,7 +59,7 @@ class Crew:
         on_end: Callable[[WorkerProcess], None],
     ) -> None:
         self.plan = plan
-        self.ended_counts = EndedCounts()
+        self.ended_counts, self.ended_line = EndedCounts(), Readings(0, 0, 0, 0)
         """Of workers that serve no more."""
         self._kept = KeptAnswers()
         """Of all workers: one that is started learns them, and then what the others tell."""
@@ -190,6 +192,8 @@ class Crew:
         self._workers.remove(worker)
         if worker.report is not None:
             self.ended_counts.add(worker.report.records)
+            if (line := worker.report.line) is not None:
+                self.ended_line = merged([self.ended_line, line._replace(inflight=0, cap=0)])
         self._on_end(worker)
 
 

@@ -188,7 +188,7 @@ class WorkersSource:
         threads = records.threads + threading.active_count()
         self._records = records._replace(threads=threads, service=service)
         lines = [report.line for _, report in reports if report.line is not None]
-        self._line = merged(lines) if lines else None
+        self._line = merged([self._supervisor.crew.ended_line, *lines]) if lines else None
         return reports
 
     async def _reports(self) -> list[tuple[WorkerProcess, WorkerReport]]:

@@ -116,8 +116,14 @@ class EnvoyAttempt(FollowedAttempt):
 
     def on_yield(self, decision: Yield) -> None:
         """Refuse it."""
-        if self._close():
-            self._refuse(decision)
+        if not self._close():
+            return
+        status, lines, body, close = refusal(self.dialect, decision, self._request_id)
+        if decision.retry and self._reading.ticket is not None:
+            lines += self._door.tickets.line(self._reading.caller.tenant, decision)
+        elif decision.retry and self._door.told_clients is not None:
+            self._door.told_clients.refused(self._reading.caller.tenant, self._body, decision)
+        self._exchange.respond(status, Lines(lines), body, close=close)
 
     def on_cancel(self, decision: Cancel) -> None:
         """Give its slot up: Envoy has it, and ends it by its own drain."""
@@ -127,14 +133,6 @@ class EnvoyAttempt(FollowedAttempt):
 
     def on_ended(self, decision: Ended) -> None:
         """Nothing: the cause of the end has told the client, or Envoy has."""
-
-    def _refuse(self, decision: Yield) -> None:
-        status, lines, body, close = refusal(self.dialect, decision, self._request_id)
-        if decision.retry and self._reading.ticket is not None:
-            lines += self._door.tickets.line(self._reading.caller.tenant, decision)
-        elif decision.retry and self._door.told_clients is not None:
-            self._door.told_clients.refused(self._reading.caller.tenant, self._body, decision)
-        self._exchange.respond(status, Lines(lines), body, close=close)
 
     # ---- what Envoy says
 

@@ -28,10 +28,8 @@ class HeardRequest:
             return
         if status == 0:
             ear.failed(kind, self._heard_before, "behind Envoy")
-        elif status >= FAULTY:
-            ear.complained(status)
-        elif status < COMPLAINING and kind in UNFIT:
-            ear.complained(status, ", and not what was asked for")
+        elif status >= FAULTY or (status < COMPLAINING and kind in UNFIT):
+            ear.complained(status, "" if status >= FAULTY else ", and not what was asked for")
         elif status < COMPLAINING:
             self.answered()
         else:

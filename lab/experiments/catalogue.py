@@ -10,6 +10,7 @@ from lab.experiments.beside_people import AGENTS_BESIDE_PEOPLE
 from lab.experiments.cold_prompts import COLD_PROMPTS
 from lab.experiments.fairness import FAIR_TENANTS
 from lab.experiments.found_cap import FOUND_CAP
+from lab.experiments.giants import GIANT_PROMPTS
 from lab.experiments.hints import HINT_QUALITY
 from lab.experiments.isolation import LANE_ISOLATION
 from lab.experiments.limiter_shootout import LIMITER_SHOOTOUT
@@ -45,6 +46,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             NAMED_QUANTILES,
             LANE_ISOLATION,
             PREFILL_ISOLATION,
+            GIANT_PROMPTS,
             FAIR_TENANTS,
             QUEUE_RULES,
             AGENT_SESSIONS,

@@ -1,0 +1,38 @@
+"""Giant prompts beside people: default lanes read them and people wait behind each, a `tpot_slo` spaces them."""
+
+from dataclasses import replace
+
+import pytest
+from lab.experiments.giants import GiantScene, giant_prompts, play
+
+SHORT = GiantScene(warm_up_s=60.0, until_s=600.0, giants_per_minute=3.0)
+
+
+def test_people_wait_behind_giants_unless_their_lane_has_a_time_per_token() -> None:
+    without, spaced = [play(replace(SHORT, tpot_slo_s=tpot_slo_s), 1) for tpot_slo_s in (0.0, 0.2)]
+
+    assert without["people_good_share"] < 0.6
+    assert spaced["people_good_share"] > 0.9
+    assert without["giants_per_minute"] > 1.0
+    assert 0.0 < spaced["giants_per_minute"] < 1.0
+
+
+def test_one_lane_refuses_giants_for_people() -> None:
+    found = play(replace(SHORT, lanes=1), 1)
+
+    assert found["people_good_share"] > 0.95
+    assert found["giants_per_minute"] < 1.0
+
+
+@pytest.mark.parametrize(
+    ("knob", "complaint"),
+    [
+        ({"giants": "2"}, "giants: not one of profile"),
+        ({"people_per_s": "0"}, "people_per_s: must be above 0"),
+        ({"giant_tokens": "1000000"}, "giant_tokens: must be at most"),
+        ({"until_s": "100"}, "until_s: must be above warm_up_s"),
+    ],
+)
+def test_a_knob_that_makes_no_sense_is_named(knob: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        giant_prompts(knob)

@@ -1,6 +1,7 @@
 """What every test relies on: the sources here are what runs, the gate says the same twice, data may lie beside the repository."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hatch_build
@@ -30,6 +31,31 @@ def _try_the_same_examples() -> None:
     """
     if hasattr(providers, "is_local_module_file"):
         providers.is_local_module_file = lambda _path: False
+
+
+class _KeptErrors(logging.Handler):
+    """Keeps what was logged."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it with its traceback."""
+        self.said.append(self.format(record))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Fail a test in which a loop has only logged an exception: one of a callback, or of a task that has no reader."""
+    handler, logger = _KeptErrors(logging.ERROR), logging.getLogger("asyncio")
+    logger.addHandler(handler)
+    try:
+        result = yield
+    finally:
+        logger.removeHandler(handler)
+    assert not handler.said, "\n".join(handler.said)
+    return result
 
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from millgate.config.document import read_document
 from millgate.config.load import load_config, validated
@@ -254,6 +254,7 @@ KEYS = st.sampled_from(
     | st.text(max_size=80)
 )
 @settings(max_examples=300)
+@example('engines: [{url: "http://e:1"}]')
 def test_any_text_is_loaded_or_refused_with_a_place(text: str) -> None:
     try:
         config = validated(read_document(text, "gate.yaml")).config

@@ -102,7 +102,11 @@ def test_nothing_but_nonsense_is_nothing() -> None:
 
 @given(
     some.lists(
-        some.tuples(some.sampled_from(["limit", "remaining", "reset"]), some.binary(max_size=40)), max_size=6
+        some.tuples(
+            some.sampled_from(["limit", "remaining", "reset"]),
+            some.binary(max_size=40) | some.sampled_from([b"0", b"7", b"-1", b"1s", b"2026-01-01T12:00:07Z"]),
+        ),
+        max_size=6,
     )
 )
 def test_no_bytes_make_the_reader_fail(pairs: list[tuple[str, bytes]]) -> None:

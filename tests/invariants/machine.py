@@ -266,23 +266,28 @@ class GateMachine(RuleBasedStateMachine):
             some.builds(EngineDown, some.sampled_from(ENGINES)),
             some.builds(EngineUp, some.sampled_from([*ENGINES, "nobody"])),
             some.builds(EngineUp, some.sampled_from(ENGINES), trial=some.just(True)),
-            core_settings,
-            some.just(Draining(None)),
-            some.just(Draining(0.5)),
         ),
         rarely=some.integers(0, 3),
     )
-    def something_turns(self, what: EngineDown | EngineUp | Settings | Draining, rarely: int) -> None:
-        """One in four times; what is down comes up again soon, a drain ends most of the story."""
-        if rarely or (isinstance(what, Draining) and len(self.script) < 60):
+    def something_turns(self, what: EngineDown | EngineUp, rarely: int) -> None:
+        """One in four times; what is down comes up again soon."""
+        if rarely:
             for engine in ENGINES:
                 self.send(EngineUp(engine))
-        elif isinstance(what, Settings):
-            self._change(what)
         else:
             self.send(what)
 
-    def _change(self, settings: Settings) -> None:
+    @precondition(lambda self: self.model.running and len(self.script) >= 40)
+    @rule(grace_s=some.sampled_from([0.5, None]))
+    def a_drain_begins(self, grace_s: float | None) -> None:
+        """It ends most of the story; where its grace is short, what runs is cancelled."""
+        self.send(Draining(grace_s))
+        self.now += 1.0
+        self.send(Tick())
+
+    @precondition(lambda self: self.attempts)
+    @rule(settings=core_settings)
+    def settings_change(self, settings: Settings) -> None:
         self.settings = settings
         # A bound that is lowered drops nothing that is kept.
         self.most_appointments = max(self.most_appointments, settings.max_appointments)

@@ -79,10 +79,10 @@ def test_coding_agents_come_to_their_own_lane_unless_their_prompt_is_long() -> N
             await stand.ask(chat("short", stream=True), user_agent="python-httpx/0.28")
             assert arrived(stand) == {"interactive": 1}
             await stand.ask(chat("short", stream=True), x_claude_code_session_id="s-1")
-            await stand.ask(chat("short", stream=True), session_id="s-2")
+            await stand.ask(chat("short", stream=True), user_agent="codex_exec/0.171.0 (Debian 12.0.0)")
             await stand.ask(chat("short", stream=True), user_agent="opencode/1.18.33 ai-sdk/4.0")
             await stand.ask(chat("short", stream=True), user_agent="RooCode/3.2")
-            await stand.ask(chat("short", stream=True), user_agent="python opencode/1")
+            await stand.ask(chat("short", stream=True), user_agent="python opencode/1", session_id="s-2")
             await stand.ask(chat("short", max_tokens=900), x_claude_code_session_id="s-1")
             assert arrived(stand) == {"interactive": 2, "agents": 5}
             await stand.ask(chat(LONG, stream=True), x_claude_code_session_id="s-1")

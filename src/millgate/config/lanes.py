@@ -56,8 +56,8 @@ class LaneConfig(Section):
         description="Which requests this lane takes when neither key, header nor path names a lane. `long_prompts`: "
         "those whose prompt takes an idle engine longer than `over` to read. `batch`: those that are not streamed and "
         "whose whole answer takes an idle engine longer than `over`, and all that are only read (embeddings, rerank, "
-        "score). `agents`: those of coding agents, which wait where people leave: known by the session that Claude Code or Codex "
-        "names, or by the `User-Agent` of these, of opencode, Cline, Roo Code, Kilo Code or Qwen Code. What no lane takes is for the first lane. Default: none.",
+        "score). `agents`: those of coding agents, which wait where people leave: known by the session that Claude Code "
+        "names, or by the `User-Agent` of it, of Codex, opencode, Cline, Roo Code, Kilo Code or Qwen Code. What no lane takes is for the first lane. Default: none.",
     )
     over: Duration | None = Field(
         default=None,

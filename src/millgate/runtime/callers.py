@@ -43,11 +43,13 @@ _TENANT, _LANE, _PRIORITY = b"x-millgate-tenant", b"x-millgate-lane", b"x-millga
 _STEERING: Final = (_TENANT, _LANE, _PRIORITY)
 # Agents that name a session for all of its subagents, and in another field which of them asks: Claude Code from 2.1.139
 # on, and Codex.
-_AGENTS: Final = {b"x-claude-code-session-id": b"x-claude-code-agent-id", b"session-id": b"thread-id"}
-# How the `User-Agent` of coding agents begins, also of those that name no session: the first three as seen, the others by their sources.
+_CLAUDE_CODE: Final = b"x-claude-code-session-id"
+_AGENTS: Final = {_CLAUDE_CODE: b"x-claude-code-agent-id", b"session-id": b"thread-id"}
+# How the `User-Agent` of coding agents begins: the first three as seen, the others by their sources. Codex's field for its
+# session may be any program's.
 _AGENT_PROGRAMS: Final = (
     b"claude-cli/",
-    b"codex_",
+    b"codex",
     b"opencode/",
     b"Cline/",
     b"RooCode/",
@@ -238,8 +240,7 @@ class Callers:
 
     def of_agent(self, named: Named) -> bool:
         """Say whether these fields are those of a coding agent."""
-        program = named.get(b"user-agent", b"")
-        return not _AGENTS.keys().isdisjoint(named) or program.startswith(_AGENT_PROGRAMS)
+        return _CLAUDE_CODE in named or named.get(b"user-agent", b"").startswith(_AGENT_PROGRAMS)
 
     def session_number(self, name: bytes, tenant: str = "") -> int:
         """Return a number for the session of this name, another for each tenant's and the same at every door.

@@ -13,11 +13,9 @@ from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
 from lab.agents.session_users import Agents, agent_retries
+from lab.default_gate import LANES, default_lanes, metered
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
 from lab.laws import uniform
-from millgate.config.lanes import DEFAULT_LANES
-from millgate.config.schema import Config
-from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
@@ -33,10 +31,13 @@ from millgate.sim.traces.sources import AgentSession
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
-from millgate.wiring.chosen import PREFILL_TOKENS
-from millgate.wiring.settings import build_settings
 
-_SERIES: Final = ("one lane", "default lanes without agents", "default lanes")
+# Which of the default lanes there are beside the first.
+_SERIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "one lane": (),
+    "default lanes without agents": tuple([name for name in LANES if name != "agents"]),
+    "default lanes": LANES,
+}
 _PEOPLE_PER_S: Final = (0.5, 1.5, 3.0)
 _SLO_S, _PATIENCE_S, _AGENT_PATIENCE_S = 10.0, 15.0, 300.0
 # Sessions that the mean context is taken from.
@@ -114,23 +115,11 @@ def play(scene: SharedScene, seed: int) -> Metrics:
 
 
 def _fleet(scene: SharedScene) -> SimulatedFleet:
-    """Return one engine, with the meter of prompt tokens that every gate has."""
-    lanes = _lanes(scene)
+    """Return one engine behind the lanes of this series."""
+    tpot_slo = {"tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else {}
+    lanes = default_lanes(_SERIES[scene.lanes], **tpot_slo)
     fleet = uniform_fleet(find_profile(scene.profile), 1, lanes, max_inflight=scene.slots)
-    engines = tuple([replace(each, prefill_tokens=PREFILL_TOKENS) for each in fleet.settings.engines])
-    return replace(fleet, settings=replace(fleet.settings, engines=engines), prefix_caching=True)
-
-
-def _lanes(scene: SharedScene) -> tuple[LaneSettings, ...]:
-    """Return the lanes of this series."""
-    first, *others = DEFAULT_LANES
-    people = {**first, "tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else first
-    if scene.lanes == _SERIES[0]:
-        others = []
-    elif scene.lanes == _SERIES[1]:
-        others = [lane for lane in others if lane["name"] != "agents"]
-    config = {"engines": [{"url": "http://engine"}], "lanes": [people, *others]}
-    return build_settings(Config.model_validate(config)).settings.lanes
+    return replace(metered(fleet), prefix_caching=True)
 
 
 def _put_agents(scene: SharedScene, world: World, streams: Streams) -> Agents:

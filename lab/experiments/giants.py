@@ -10,15 +10,13 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.agents.session_users import agent_retries
+from lab.default_gate import LANES, default_lanes, metered
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_fits, check_longer, with_knobs
-from millgate.config.lanes import DEFAULT_LANES
-from millgate.config.schema import Config
-from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
-from millgate.sim.fleet import SimulatedFleet, uniform_fleet
+from millgate.sim.fleet import uniform_fleet
 from millgate.sim.jobs import Job
 from millgate.sim.laws import constant, lognormal
 from millgate.sim.loop import Loop
@@ -28,10 +26,8 @@ from millgate.sim.records import Recorder
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
-from millgate.wiring.chosen import PREFILL_TOKENS
-from millgate.wiring.settings import build_settings
 
-_ALL: Final = len(DEFAULT_LANES)
+_ALL: Final = len(LANES)
 # The policy, how many of the default lanes, and the `tpot_slo` of the first, in seconds; 0 for none.
 _SERIES: Final[Mapping[str, tuple[str, int, float]]] = {
     "no gate": ("no gate", 1, 0.0),
@@ -86,7 +82,10 @@ class _Heard:
 
 def play(scene: GiantScene, seed: int) -> Metrics:
     """Return the share of people with a first token in time, and how many giants a minute had one at all."""
-    streams, loop, fleet = Streams(seed), Loop(), _fleet(scene)
+    tpot_slo = {"tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else {}
+    lanes = default_lanes(LANES[: scene.lanes], **tpot_slo)
+    streams, loop = Streams(seed), Loop()
+    fleet = metered(uniform_fleet(find_profile(scene.profile), 1, lanes))
     recorder = Recorder(fleet.settings.lanes)
     world = World(POLICIES[scene.policy](fleet.settings), loop, recorder)
     fleet.populate(world, streams)
@@ -112,21 +111,6 @@ def _jobs(
     lengths = Lengths(lognormal(prompt_tokens, 0.1), lognormal(200.0, 0.5))
     times = steady(per_s, streams, number=number)
     return jobs(times, lengths, streams, until_s=scene.until_s, number=number)
-
-
-def _fleet(scene: GiantScene) -> SimulatedFleet:
-    """Return one engine, with the meter of prompt tokens that every gate has."""
-    fleet = uniform_fleet(find_profile(scene.profile), 1, _lanes(scene))
-    engines = tuple([replace(each, prefill_tokens=PREFILL_TOKENS) for each in fleet.settings.engines])
-    return replace(fleet, settings=replace(fleet.settings, engines=engines))
-
-
-def _lanes(scene: GiantScene) -> tuple[LaneSettings, ...]:
-    """Return so many of the lanes of a configuration that names none."""
-    first, *others = DEFAULT_LANES[: scene.lanes]
-    people = {**first, "tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else first
-    config = {"engines": [{"url": "http://engine"}], "lanes": [people, *others]}
-    return build_settings(Config.model_validate(config)).settings.lanes
 
 
 def giant_prompts(knobs: Mapping[str, str] = MappingProxyType({})) -> Experiment:

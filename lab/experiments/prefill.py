@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 from lab.books import unread_books
 from lab.closed_loop import ClosedLoop
-from millgate.config.lanes import DEFAULT_LANES
-from millgate.config.schema import Config
+from lab.default_gate import default_lanes
 from millgate.core.settings import TARGET_SHARE, LaneSettings, LimitSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import EngineProfile, find_profile, scaled
@@ -29,7 +28,6 @@ from millgate.sim.randomness import Streams
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
 from millgate.wiring.governor import build_governor
-from millgate.wiring.settings import build_settings
 
 _TTFT_SLO_S, _TPOT_SLO_S = 1.0, 0.05
 _FROM_S, _UNTIL_S = 30.0, 240.0
@@ -125,17 +123,14 @@ def _jobs(tenant: str, lane: str | None, prompt: Law, streams: Streams, number: 
 def _fleet(scene: Scene) -> SimulatedFleet:
     profile = _profile(scene)
     is_gate = scene.policy in {"gate", _UNNAMED}
-    lanes = _default_lanes() if scene.policy == _UNNAMED else _own_lanes(scene, is_gate=is_gate)
+    lanes = _chat_first() if scene.policy == _UNNAMED else _own_lanes(scene, is_gate=is_gate)
     limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S) if is_gate else LimitSettings()
     return uniform_fleet(profile, 1, lanes, limit=limit)
 
 
-def _default_lanes() -> tuple[LaneSettings, ...]:
+def _chat_first() -> tuple[LaneSettings, ...]:
     """Return the lanes of a configuration that names none, with chat's objectives by the flags of `serve`."""
-    first, *others = DEFAULT_LANES
-    chat = {**first, "ttft_slo": f"{_TTFT_SLO_S:g}s", "tpot_slo": f"{_TPOT_SLO_S:g}s"}
-    config = {"engines": [{"url": "http://engine"}], "lanes": [chat, *others]}
-    return build_settings(Config.model_validate(config)).settings.lanes
+    return default_lanes(ttft_slo=f"{_TTFT_SLO_S:g}s", tpot_slo=f"{_TPOT_SLO_S:g}s")
 
 
 def _own_lanes(scene: Scene, *, is_gate: bool) -> tuple[LaneSettings, ...]:

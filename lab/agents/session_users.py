@@ -1,12 +1,16 @@
 """Agents: users whose every request goes on from the one before, with the whole context in the prompt."""
 
 from collections.abc import Iterator
+from itertools import chain, islice
+from statistics import fmean
+from typing import Final
 
+from lab.laws import uniform
 from millgate.core.words import Outcome
 from millgate.sim.clients.crowd import Crowd
 from millgate.sim.clients.retry_behaviour import RetryBehaviour, Sdk
 from millgate.sim.jobs import Job
-from millgate.sim.randomness import Draws
+from millgate.sim.randomness import Draws, Streams
 from millgate.sim.traces.sources import AgentSession, SessionTurn
 from millgate.sim.visit import Visit
 from millgate.sim.world import World
@@ -17,6 +21,8 @@ AGENT_PATIENCE_S = 600.0
 """How long the official SDKs wait for an answer by default."""
 AFTER_GIVING_UP_S = 60.0
 """How long the person behind an agent takes to begin something else when a session has failed."""
+# Sessions that the mean context is taken from.
+_SAMPLE: Final = 200
 
 
 def agent_retries() -> RetryBehaviour:
@@ -92,3 +98,21 @@ class Agents:
         self._agents -= 1
         if self._agents == 0:
             self._world.sources -= 1
+
+
+def put_agents(
+    world: World,
+    crowd: Crowd,
+    sessions: Iterator[AgentSession],
+    streams: Streams,
+    kv_tokens: float,
+    *,
+    spread_s: float,
+    until_s: float,
+) -> Agents:
+    """Put as many agents into a world as have contexts of so many tokens together, by the mean of the first sessions."""
+    sample = list(islice(sessions, _SAMPLE))
+    mean_tokens = fmean(turn.job.prompt_tokens for session in sample for turn in session.turns)
+    number = max(1, round(kv_tokens / mean_tokens))
+    dice = streams.draws("agents", uniform(0.0, 1.0).sample)
+    return Agents(world, crowd, chain(sample, sessions), number, dice, spread_s=spread_s, until_s=until_s)

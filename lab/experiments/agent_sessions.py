@@ -8,15 +8,14 @@ memory alone. On several, turns that come back to another engine than before add
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from itertools import chain, cycle, islice
+from itertools import cycle
 from pathlib import Path
-from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
 from lab.agents.generated_sessions import AGENTS, LONGEST_THINK_S, PEOPLE, drawn_sessions
 from lab.agents.renumbering import renumbered
-from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
+from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries, put_agents
 from lab.bounds.shared_cache import SharedCache
 from lab.knobs import (
     ABOVE_0,
@@ -54,8 +53,6 @@ _SERIES: Final[Mapping[str, tuple[str, str]]] = {
     "least work": ("plain queue", "short_first"),
     "gate": ("gate", "short_first"),
 }
-# Sessions that the mean context is taken from.
-_SAMPLE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +159,12 @@ def _fleet(scene: AgentScene) -> SimulatedFleet:
 
 
 def _agents(scene: AgentScene, world: World, streams: Streams) -> Agents:
-    sessions = _sessions(scene, streams)
-    sample = list(islice(sessions, _SAMPLE))
-    mean_tokens = fmean(turn.job.prompt_tokens for session in sample for turn in session.turns)
-    return Agents(
+    return put_agents(
         world,
         Crowd(world, Manners(constant(AGENT_PATIENCE_S), agent_retries()), streams),
-        chain(sample, sessions),
-        max(1, round(scene.working_set * scene.memory_tokens / mean_tokens)),
-        streams.draws("agents", uniform(0.0, 1.0).sample),
+        _sessions(scene, streams),
+        streams,
+        scene.working_set * scene.memory_tokens,
         spread_s=scene.warm_up_s / 2,
         until_s=scene.until_s,
     )

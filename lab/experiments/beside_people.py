@@ -6,17 +6,14 @@ Agents come back some seconds after each answer with all that was said so far, a
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
-from lab.agents.session_users import Agents, agent_retries
+from lab.agents.session_users import AGENT_PATIENCE_S, agent_retries, put_agents
 from lab.default_gate import LANES, default_lanes, metered
+from lab.heard import FirstTokens
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
-from lab.laws import uniform
-from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
@@ -29,7 +26,6 @@ from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
 from millgate.sim.traces.sources import AgentSession
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
-from millgate.sim.visit import Visit
 from millgate.sim.world import World
 
 # Which of the default lanes there are beside the first.
@@ -39,9 +35,7 @@ _SERIES: Final[Mapping[str, tuple[str, ...]]] = {
     "default lanes": LANES,
 }
 _PEOPLE_PER_S: Final = (0.5, 1.5, 3.0)
-_SLO_S, _PATIENCE_S, _AGENT_PATIENCE_S = 10.0, 15.0, 300.0
-# Sessions that the mean context is taken from.
-_SAMPLE: Final = 200
+_SLO_S, _PATIENCE_S = 10.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +71,6 @@ _LIMITS: Final[Limits] = {
 }
 
 
-class _People:
-    """How many people had a first token in time, of all that came since `from_s`."""
-
-    def __init__(self, crowd: Crowd, from_s: float) -> None:
-        self.came = self.good = 0
-        self._from_s = from_s
-        crowd.on_over = self._over
-
-    def _over(self, visit: Visit, _outcome: Outcome | None) -> None:
-        if visit.first_at >= self._from_s:
-            self.came += 1
-            self.good += visit.first_token_at is not None and visit.first_token_at - visit.first_at <= _SLO_S
-
-
 def play(scene: SharedScene, seed: int) -> Metrics:
     """Return the share of people with a first token in time, and how many turns agents finish and tasks they give up a minute."""
     streams, loop = Streams(seed), Loop()
@@ -99,16 +79,24 @@ def play(scene: SharedScene, seed: int) -> Metrics:
     world = World(POLICIES["gate"](fleet.settings), loop, recorder, names_sessions=bool(scene.named))
     fleet.populate(world, streams)
     world.start_watch()
-    agents = _put_agents(scene, world, streams)
+    agents = put_agents(
+        world,
+        Crowd(world, Manners(constant(AGENT_PATIENCE_S), agent_retries()), streams),
+        map(_of_agents, drawn_sessions(streams)),
+        streams,
+        scene.working_set * find_profile(scene.profile).kv_tokens,
+        spread_s=scene.warm_up_s / 2,
+        until_s=scene.until_s,
+    )
     crowd = Crowd(world, Manners(constant(_PATIENCE_S), agent_retries()), streams, 1)
-    people = _People(crowd, scene.warm_up_s)
+    people = FirstTokens(crowd, _SLO_S, scene.warm_up_s)
     OpenLoop(world, crowd, _people_jobs(scene, streams))
     loop.run(scene.warm_up_s)
     turns, given_up = agents.finished_turns, agents.given_up
     loop.run(scene.until_s)
     minutes = (scene.until_s - scene.warm_up_s) / 60.0
     return {
-        "people_good_share": people.good / max(1, people.came),
+        "people_good_share": people.good_share,
         "turns_per_minute": (agents.finished_turns - turns) / minutes,
         "given_up_per_minute": (agents.given_up - given_up) / minutes,
     }
@@ -120,22 +108,6 @@ def _fleet(scene: SharedScene) -> SimulatedFleet:
     lanes = default_lanes(_SERIES[scene.lanes], **tpot_slo)
     fleet = uniform_fleet(find_profile(scene.profile), 1, lanes, max_inflight=scene.slots)
     return replace(metered(fleet), prefix_caching=True)
-
-
-def _put_agents(scene: SharedScene, world: World, streams: Streams) -> Agents:
-    sessions = map(_of_agents, drawn_sessions(streams))
-    sample = list(islice(sessions, _SAMPLE))
-    mean_tokens = fmean(turn.job.prompt_tokens for session in sample for turn in session.turns)
-    memory_tokens = find_profile(scene.profile).kv_tokens
-    return Agents(
-        world,
-        Crowd(world, Manners(constant(_AGENT_PATIENCE_S), agent_retries()), streams),
-        chain(sample, sessions),
-        max(1, round(scene.working_set * memory_tokens / mean_tokens)),
-        streams.draws("agents", uniform(0.0, 1.0).sample),
-        spread_s=scene.warm_up_s / 2,
-        until_s=scene.until_s,
-    )
 
 
 def _of_agents(session: AgentSession) -> AgentSession:

@@ -6,15 +6,12 @@ to it in that time stand behind it. Turns that only read what is new are the war
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from statistics import fmean
 from types import MappingProxyType
 from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
-from lab.agents.session_users import AGENT_PATIENCE_S, Agents, agent_retries
+from lab.agents.session_users import AGENT_PATIENCE_S, agent_retries, put_agents
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_fits, check_longer, one_of, with_knobs
-from lab.laws import uniform
 from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
@@ -33,8 +30,6 @@ from millgate.sim.world import World
 
 _SERIES: Final = ("no gate", "gate")
 _COLD_PER_MINUTE: Final = (0.0, 3.0, 6.0)
-# Sessions that the mean context is taken from.
-_SAMPLE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +100,15 @@ def play(scene: ColdScene, seed: int) -> Metrics:
     world.start_watch()
     manners = Manners(constant(AGENT_PATIENCE_S), agent_retries())
     agents, others = [Crowd(world, manners, streams, number) for number in (0, 1)]
-    _put_agents(scene, world, agents, streams)
+    put_agents(
+        world,
+        agents,
+        drawn_sessions(streams),
+        streams,
+        scene.working_set * scene.engines * profile.kv_tokens,
+        spread_s=scene.warm_up_s / 2,
+        until_s=scene.until_s,
+    )
     if scene.cold_per_minute:
         OpenLoop(world, others, _cold_prompts(scene, streams))
     warm, cold = [_FirstTokens(crowd, scene.warm_up_s).times for crowd in (agents, others)]
@@ -118,22 +121,6 @@ def play(scene: ColdScene, seed: int) -> Metrics:
         "cold_ttft_p95_s": cold.quantile(0.95),
         "cold_per_minute": cold.count / minutes,
     }
-
-
-def _put_agents(scene: ColdScene, world: World, crowd: Crowd, streams: Streams) -> None:
-    sessions = drawn_sessions(streams)
-    sample = list(islice(sessions, _SAMPLE))
-    mean_tokens = fmean(turn.job.prompt_tokens for session in sample for turn in session.turns)
-    memory_tokens = scene.engines * find_profile(scene.profile).kv_tokens
-    Agents(
-        world,
-        crowd,
-        chain(sample, sessions),
-        max(1, round(scene.working_set * memory_tokens / mean_tokens)),
-        streams.draws("agents", uniform(0.0, 1.0).sample),
-        spread_s=scene.warm_up_s / 2,
-        until_s=scene.until_s,
-    )
 
 
 def _cold_prompts(scene: ColdScene, streams: Streams) -> Iterator[Job]:

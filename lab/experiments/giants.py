@@ -11,8 +11,8 @@ from typing import Final
 
 from lab.agents.session_users import agent_retries
 from lab.default_gate import LANES, default_lanes, metered
+from lab.heard import FirstTokens
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_fits, check_longer, with_knobs
-from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics, SeriesPoint
@@ -24,7 +24,6 @@ from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
-from millgate.sim.visit import Visit
 from millgate.sim.world import World
 
 _ALL: Final = len(LANES)
@@ -63,23 +62,6 @@ _LIMITS: Final[Limits] = {
 }
 
 
-class _Heard:
-    """How many requests of a crowd have come since `from_s`, had a first token, and had it in time."""
-
-    def __init__(self, crowd: Crowd, from_s: float) -> None:
-        self.came = self.answered = self.good = 0
-        self._from_s = from_s
-        crowd.on_over = self._over
-
-    def _over(self, visit: Visit, _outcome: Outcome | None) -> None:
-        if visit.first_at < self._from_s:
-            return
-        self.came += 1
-        if visit.first_token_at is not None:
-            self.answered += 1
-            self.good += visit.first_token_at - visit.first_at <= _SLO_S
-
-
 def play(scene: GiantScene, seed: int) -> Metrics:
     """Return the share of people with a first token in time, and how many giants a minute had one at all."""
     tpot_slo = {"tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else {}
@@ -94,13 +76,13 @@ def play(scene: GiantScene, seed: int) -> Metrics:
         Crowd(world, Manners(constant(patience_s), agent_retries()), streams, number)
         for number, patience_s in enumerate((_PATIENCE_S, _GIANT_PATIENCE_S))
     ]
-    people, giants = [_Heard(crowd, scene.warm_up_s) for crowd in crowds]
+    people, giants = [FirstTokens(crowd, _SLO_S, scene.warm_up_s) for crowd in crowds]
     OpenLoop(world, crowds[0], _jobs(scene, scene.people_per_s, 800.0, streams, 0))
     OpenLoop(world, crowds[1], _jobs(scene, scene.giants_per_minute / 60.0, scene.giant_tokens, streams, 1))
     loop.run(scene.until_s)
     minutes = (scene.until_s - scene.warm_up_s) / 60.0
     return {
-        "people_good_share": people.good / max(1, people.came),
+        "people_good_share": people.good_share,
         "giants_per_minute": giants.answered / minutes,
     }
 

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -385,18 +385,28 @@ class _FailsInStreams(BaseHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def _in_place_of_its_engine(stack: EnvoyStack, handler: type[BaseHTTPRequestHandler]) -> Iterator[None]:
+    """Have this answer where the engine of the stack did."""
+    stack.processes["engine"].kill()
+    stack.processes["engine"].wait()
+    engine = ThreadingHTTPServer(("127.0.0.1", stack.engine_port), handler)
+    threading.Thread(target=engine.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        engine.shutdown()
+        engine.server_close()
+
+
 def test_an_error_in_a_stream_is_known_though_answers_pass_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SGLang says so where its queue is full, vLLM where its core dies: each was a good answer, and no engine was ever taken out."""
     monkeypatch.setenv("ENGINE_KEY", "sk-of-the-gate")
     with envoy_stack(tmp_path, {"engines.0.api_key_env": "ENGINE_KEY"}) as stack:
-        stack.processes["engine"].kill()
-        stack.processes["engine"].wait()
-        engine = ThreadingHTTPServer(("127.0.0.1", stack.engine_port), _FailsInStreams)
-        threading.Thread(target=engine.serve_forever, daemon=True).start()
         outcomes = {}
-        try:
+        with _in_place_of_its_engine(stack, _FailsInStreams):
             for name in _FailsInStreams.endings:
                 body, path = chat(stream=True), "/v1/chat/completions"
                 if name == "response":
@@ -406,9 +416,6 @@ def test_an_error_in_a_stream_is_known_though_answers_pass_elsewhere(
                     path = "/v1/messages"
                 assert stack.ask(body, path, x_request_id=name)[0] == 200
                 outcomes[name] = stack.logged(name)["outcome"]
-        finally:
-            engine.shutdown()
-            engine.server_close()
 
         failed = dict.fromkeys(("died", "words", "key", "response", "message"), "engine_failed")
         assert outcomes == {"whole": "good", "too-long": "bad_request", **failed}
@@ -422,15 +429,8 @@ def test_a_client_is_not_told_that_its_key_is_wrong_where_the_engine_refuses_the
 ) -> None:
     monkeypatch.setenv("ENGINE_KEY", "sk-of-the-gate")
     with envoy_stack(tmp_path, {"engines.0.api_key_env": "ENGINE_KEY"}) as stack:
-        stack.processes["engine"].kill()
-        stack.processes["engine"].wait()
-        engine = ThreadingHTTPServer(("127.0.0.1", stack.engine_port), _RefusesKeys)
-        threading.Thread(target=engine.serve_forever, daemon=True).start()
-        try:
+        with _in_place_of_its_engine(stack, _RefusesKeys):
             status, headers, body = stack.ask(chat(stream=stream), x_request_id="refused")
-        finally:
-            engine.shutdown()
-            engine.server_close()
 
         assert status == 502
         assert json.loads(body)["error"]["message"] == "the engine failed"

@@ -5,6 +5,19 @@ import json
 import pytest
 from lab.commands import carry_out
 
+SHORT_HINTS = [
+    "run",
+    "hints",
+    "--seeds",
+    "1",
+    "--processes",
+    "1",
+    "--set",
+    "seconds=25",
+    "--set",
+    "deadline_s=4",
+]
+
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
     assert carry_out([*arguments, "--json"]) == 0
@@ -23,41 +36,14 @@ def test_every_experiment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_knobs_of_an_experiment_are_set_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    result = answer(
-        capsys,
-        "run",
-        "hints",
-        "--seeds",
-        "1",
-        "--processes",
-        "1",
-        "--set",
-        "seconds=25",
-        "--set",
-        "deadline_s=4",
-        "--set",
-        "streams=2",
-    )
+    result = answer(capsys, *SHORT_HINTS, "--set", "streams=2")
     assert isinstance(result, dict)
 
     assert {place["x"] for place in result["places"]} == {1.3, 2.0, 3.0}
 
 
 def test_other_seeds_give_other_runs_of_the_same_experiment(capsys: pytest.CaptureFixture[str]) -> None:
-    words = (
-        "run",
-        "hints",
-        "--seeds",
-        "1",
-        "--processes",
-        "1",
-        "--set",
-        "seconds=25",
-        "--set",
-        "deadline_s=4",
-    )
-
-    usual, other, again = (answer(capsys, *words, "--first-seed", seed) for seed in ("1", "9", "9"))
+    usual, other, again = (answer(capsys, *SHORT_HINTS, "--first-seed", seed) for seed in ("1", "9", "9"))
 
     assert usual != other
     assert other == again

@@ -202,7 +202,7 @@ def _decoded(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        if str(error).find("got `float`") < 0:
+        if "got `float`" not in str(error):
             raise
     return msgspec.json.decode(body, type=decoder.type, strict=False)
 

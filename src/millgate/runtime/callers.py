@@ -104,6 +104,11 @@ class Caller(NamedTuple):
     lane: str | None
 
 
+def is_of_agent(named: Named) -> bool:
+    """Say whether these fields are those of a coding agent."""
+    return _CLAUDE_CODE in named or named.get(b"user-agent", b"").startswith(_AGENT_PROGRAMS)
+
+
 def session_of_model(number: int | None, model: str) -> int | None:
     """Return this session's number as one of this model's: an agent asks several, and no engine keeps a context for another model."""
     return None if number is None else number ^ crc32(model.encode(errors="replace"))
@@ -237,10 +242,6 @@ class Callers:
                 agent = named.get(_AGENTS.get(name, b""))
                 return self.session_number(b"%b %b" % (value, agent) if agent else value, tenant)
         return None
-
-    def of_agent(self, named: Named) -> bool:
-        """Say whether these fields are those of a coding agent."""
-        return _CLAUDE_CODE in named or named.get(b"user-agent", b"").startswith(_AGENT_PROGRAMS)
 
     def session_number(self, name: bytes, tenant: str = "") -> int:
         """Return a number for the session of this name, another for each tenant's and the same at every door.

@@ -59,7 +59,7 @@ class HealthCheck(Ear):
         self.is_common: Callable[[], bool] | None = None
         """Says whether other engines answer requests with statuses of faults too; asked at each of its own."""
         self._was_shut, self._drains = False, drains
-        self._shut_changed_at = float("-inf")
+        self._barred_changed_at = float("-inf")
         self._is_up = not (unseen or drains)
         self._running = False
         self._loop = asyncio.get_running_loop()
@@ -70,14 +70,14 @@ class HealthCheck(Ear):
     def standing(self) -> EngineStanding:
         """How the engine stands, for people."""
         health = self.health
-        since = max(health.since, self._shut_changed_at)
+        since = max(health.since, self._barred_changed_at)
         if self._drains:
             told = f"{_DRAINS}; {health.why}" if health.why else _DRAINS
             return EngineStanding(self.engine, Stance.DOWN, since, told)
         if self._was_shut:
             why = health.last_failure(self._now()) or health.why
             told = f"{_SHUT}; the last failure: {why}" if why else _SHUT
-            return EngineStanding(self.engine, Stance.DOWN, self._shut_changed_at, told)
+            return EngineStanding(self.engine, Stance.DOWN, self._barred_changed_at, told)
         return EngineStanding(self.engine, health.stance, since, health.why, health.failing(self._now()))
 
     @property
@@ -88,7 +88,7 @@ class HealthCheck(Ear):
     def drain(self, drains: bool) -> None:
         """Let it take nothing new from now on, or as much as its health allows again; what runs there goes on."""
         if drains is not self._drains:
-            self._drains, self._shut_changed_at = drains, self._now()
+            self._drains, self._barred_changed_at = drains, self._now()
             self._tell()
 
     def listen(self, pool: UpstreamPool) -> None:
@@ -181,7 +181,7 @@ class HealthCheck(Ear):
             health.worked(self._now())  # of good answers nothing is told while nothing fails
         self._heard_before = self.heard
         if self.is_shut is not None and self.is_shut() is not self._was_shut:
-            self._was_shut, self._shut_changed_at = not self._was_shut, self._now()
+            self._was_shut, self._barred_changed_at = not self._was_shut, self._now()
         self._tell(again=health.stance is Stance.TRIAL)
         if settings.target is not None and self._call is None:
             take = partial(self._take, self.heard)

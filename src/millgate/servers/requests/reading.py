@@ -11,7 +11,7 @@ from millgate.dialects.ticket import HEADER as TICKET
 from millgate.http1.client.contract import is_harmless_id
 from millgate.http1.server.contract import Exchange, RequestHead
 from millgate.http1.wire.fields import REQUEST_RESERVED, HeaderWriter, Lines
-from millgate.runtime.callers import Caller, Callers
+from millgate.runtime.callers import Caller, Callers, is_of_agent
 from millgate.runtime.verdicts import seconds
 from millgate.servers.requests.fields import (
     ENGINE_STEERING,
@@ -47,7 +47,7 @@ class HeadReading:
         self.given_id = given_id if given_id is not None and is_harmless_id(given_id) else None
         self.retries = retry_count(named.get(b"x-stainless-retry-count"), named.get(b"x-envoy-attempt-count"))
         self.session = callers.session(named, caller.tenant)
-        self.of_agent = callers.of_agent(named)
+        self.of_agent = is_of_agent(named)
         self.trusted = callers.trusts(head.peer)
         steering = STEERING if self.trusted else _STEERING_OF_CLIENTS
         self.steering = sum([name in named for name in steering])

@@ -1,6 +1,6 @@
 """Knobs of experiments, fields of a dataclass that are set from text, and numbers on command lines: each within its limit."""
 
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
@@ -92,3 +92,14 @@ def within(kind: Callable[[str], _Value], limit: KnobLimit) -> Callable[[str], _
         return value
 
     return read
+
+
+def asked_seeds(arguments: list[str], program: str, description: str | None, **usual: int) -> range:
+    """Return the seeds that a command line asks for: how many `seeds`, and the `first`, in the order in which these are given with what is usual."""
+    least = {"seeds": 1, "first": 0}
+    parser = ArgumentParser(prog=program, description=description)
+    for name, number in usual.items():
+        kind = within(int, at_least(least[name]))
+        parser.add_argument(name, nargs="?", type=kind, default=number, help=f"({number})")
+    asked = parser.parse_args(arguments)
+    return range(asked.first, asked.first + asked.seeds)

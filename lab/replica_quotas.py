@@ -4,13 +4,12 @@ Only the network and the engine are simulated, as in `lab.replicas`. Clients ask
 one gate with `hot_share`, which changes every 20 s, and else at any.
 """
 
-import argparse
 import sys
 from typing import NamedTuple
 
 from lab.closed_loop import ClosedLoop
 from lab.interpreted import is_compiled, run_interpreted
-from lab.knobs import at_least, within
+from lab.knobs import asked_seeds
 from lab.replicas import HOT_SHARE, REPLICAS, ClusterWorld, Setup
 from millgate.cluster.leases import LEASE_S, RENEWAL_S, LeaseSettings
 from millgate.core.decisions import Admit
@@ -107,17 +106,8 @@ def skews(seeds: range) -> str:
     return "\n".join(rows)
 
 
-def asked_seeds(arguments: list[str]) -> range:
-    """Return the seeds that a command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m lab.replica_quotas", description=__doc__)
-    parser.add_argument("first", nargs="?", type=within(int, at_least(0)), default=0, help="the first (0)")
-    parser.add_argument("seeds", nargs="?", type=within(int, at_least(1)), default=2, help="how many (2)")
-    asked = parser.parse_args(arguments)
-    return range(asked.first, asked.first + asked.seeds)
-
-
 if __name__ == "__main__":
-    tried = asked_seeds(sys.argv[1:])
+    tried = asked_seeds(sys.argv[1:], "python -m lab.replica_quotas", __doc__, first=0, seeds=2)
     if is_compiled():
         sys.exit(run_interpreted(sys.argv[1:], "lab.replica_quotas"))
     print(skews(tried))

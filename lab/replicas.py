@@ -4,7 +4,6 @@ Only the network and the engine are simulated. The store loses requests and answ
 and another starts in its place. Each client brings its ticket wherever it comes.
 """
 
-import argparse
 import sys
 from collections.abc import Coroutine
 from math import inf
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 
 from lab.engines.plain import PacedStation
 from lab.interpreted import is_compiled, run_interpreted
-from lab.knobs import at_least, within
+from lab.knobs import asked_seeds
 from millgate.cluster.contract import Granted, Renewal, StoreUnavailableError
 from millgate.cluster.leases import Leased, LeaseRenewer, LeaseSettings, Shared
 from millgate.cluster.ledger import LeaseLedger
@@ -355,17 +354,8 @@ def _mean(setup: Setup, seeds: range) -> Result:
     )
 
 
-def asked_seeds(arguments: list[str]) -> range:
-    """Return the seeds that a command line asks for."""
-    parser = argparse.ArgumentParser(prog="python -m lab.replicas", description=__doc__)
-    parser.add_argument("seeds", nargs="?", type=within(int, at_least(1)), default=3, help="how many (3)")
-    parser.add_argument("first", nargs="?", type=within(int, at_least(0)), default=0, help="the first (0)")
-    asked = parser.parse_args(arguments)
-    return range(asked.first, asked.first + asked.seeds)
-
-
 if __name__ == "__main__":
-    tried = asked_seeds(sys.argv[1:])
+    tried = asked_seeds(sys.argv[1:], "python -m lab.replicas", __doc__, seeds=3, first=0)
     if is_compiled():
         sys.exit(run_interpreted(sys.argv[1:], "lab.replicas"))
     print(f"{returns(tried)}\n\n{returns(tried, CAP)}\n\n{returns(tried, _FEW)}\n\n{leases(tried)}")

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from lab.__main__ import _main as lab
 from lab.commands import carry_out
-from lab.replica_quotas import asked_seeds as quota_seeds
-from lab.replicas import asked_seeds
+from lab.knobs import asked_seeds
 
 
 @pytest.mark.parametrize(
@@ -93,9 +92,11 @@ def test_a_number_beyond_its_limit_is_named_with_it(
 
 
 def test_seeds_of_replicas_are_asked_for_by_number() -> None:
-    assert asked_seeds([]) == range(3)
-    assert asked_seeds(["2", "701"]) == range(701, 703)
-    assert quota_seeds([]) == range(2)
-    assert quota_seeds(["711", "2"]) == range(711, 713)
+    def asked(*words: str) -> range:
+        return asked_seeds([*words], "seeds", None, seeds=3, first=0)
+
+    assert asked() == range(3)
+    assert asked("2", "701") == range(701, 703)
+    assert asked_seeds(["711", "2"], "seeds", None, first=0, seeds=2) == range(711, 713)
     with pytest.raises(SystemExit):
-        asked_seeds(["0"])
+        asked("0")

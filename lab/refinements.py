@@ -141,6 +141,13 @@ REFINEMENTS: tuple[Refinement, ...] = (
         ("governor.placement:Placement._cheapest_for_it",),
     ),
     Refinement(
+        "waiting for the engine that reads long prompts",
+        "a long prompt takes the room that there is",
+        _COLD,
+        {"governor.placement:Placement._reader": plain.no_engine},
+        ("governor.placement:_is_full_of_prompts",),
+    ),
+    Refinement(
         "the cheapest in time",
         "the cheapest, in time or not",
         (*_COLD, *_SESSIONS),

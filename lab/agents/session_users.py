@@ -100,6 +100,12 @@ class Agents:
             self._world.sources -= 1
 
 
+def of_agents(session: AgentSession) -> AgentSession:
+    """Let the gate know the turns of this session for those of a coding agent."""
+    turns = [turn._replace(job=turn.job._replace(of_agent=True)) for turn in session.turns]
+    return session._replace(turns=tuple(turns))
+
+
 def put_agents(
     world: World,
     crowd: Crowd,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
-from lab.agents.session_users import AGENT_PATIENCE_S, agent_retries, put_agents
+from lab.agents.session_users import AGENT_PATIENCE_S, agent_retries, of_agents, put_agents
 from lab.default_gate import LANES, default_lanes, metered
 from lab.heard import FirstTokens
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
@@ -24,7 +24,6 @@ from millgate.sim.loop import Loop
 from millgate.sim.policies import POLICIES
 from millgate.sim.randomness import Streams
 from millgate.sim.records import Recorder
-from millgate.sim.traces.sources import AgentSession
 from millgate.sim.traces.synthetic import Lengths, jobs, steady
 from millgate.sim.world import World
 
@@ -82,7 +81,7 @@ def play(scene: SharedScene, seed: int) -> Metrics:
     agents = put_agents(
         world,
         Crowd(world, Manners(constant(AGENT_PATIENCE_S), agent_retries()), streams),
-        map(_of_agents, drawn_sessions(streams)),
+        map(of_agents, drawn_sessions(streams)),
         streams,
         scene.working_set * find_profile(scene.profile).kv_tokens,
         spread_s=scene.warm_up_s / 2,
@@ -108,11 +107,6 @@ def _fleet(scene: SharedScene) -> SimulatedFleet:
     lanes = default_lanes(_SERIES[scene.lanes], **tpot_slo)
     fleet = uniform_fleet(find_profile(scene.profile), 1, lanes, max_inflight=scene.slots)
     return replace(metered(fleet), prefix_caching=True)
-
-
-def _of_agents(session: AgentSession) -> AgentSession:
-    turns = [turn._replace(job=turn.job._replace(of_agent=True)) for turn in session.turns]
-    return session._replace(turns=tuple(turns))
 
 
 def _people_jobs(scene: SharedScene, streams: Streams) -> Iterator[Job]:

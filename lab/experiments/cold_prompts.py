@@ -1,7 +1,8 @@
 """cold_prompts: long prompts that no engine holds, thrown among agents whose contexts fit; what do the agents' turns wait for?
 
 The agents come back to the engine that holds their context. A cold prompt takes an engine seconds to read, and the turns that come
-to it in that time stand behind it. Turns that only read what is new are the warm ones; a session's first prompt is none.
+to it in that time stand behind it. Turns that only read what is new are the warm ones; a session's first prompt is none. The gate is
+one without a configuration: agents, and long prompts that are not theirs, have a lane each, and prompts are metered.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,9 +11,9 @@ from types import MappingProxyType
 from typing import Final
 
 from lab.agents.generated_sessions import drawn_sessions
-from lab.agents.session_users import AGENT_PATIENCE_S, agent_retries, put_agents
+from lab.agents.session_users import AGENT_PATIENCE_S, agent_retries, of_agents, put_agents
+from lab.default_gate import default_lanes, metered
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_fits, check_longer, one_of, with_knobs
-from millgate.core.settings import LaneSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
@@ -46,7 +47,6 @@ class ColdScene:
     cold_output_tokens: int = 200
     cold_per_minute: float = 6.0
     named: int = 1
-    slo_s: float = 10.0
     policy: str = "gate"
     warm_up_s: float = 300.0
     until_s: float = 1_500.0
@@ -59,7 +59,6 @@ _LIMITS: Final[Limits] = {
     "cold_tokens": at_least(1),
     "cold_output_tokens": at_least(1),
     "named": one_of(0, 1),
-    "slo_s": ABOVE_0,
     "warm_up_s": at_least(0),
     "until_s": ABOVE_0,
 }
@@ -92,8 +91,7 @@ def play(scene: ColdScene, seed: int) -> Metrics:
     """Return warm turns' and cold prompts' times to first token in seconds, and how many of each a minute, without the warm-up."""
     streams, loop = Streams(seed), Loop()
     profile = find_profile(scene.profile)
-    lane = LaneSettings("agents", ttft_slo_s=scene.slo_s, deadline_s=scene.slo_s, order="short_first")
-    fleet = replace(uniform_fleet(profile, scene.engines, [lane]), prefix_caching=True)
+    fleet = replace(metered(uniform_fleet(profile, scene.engines, default_lanes())), prefix_caching=True)
     recorder = Recorder(fleet.settings.lanes)
     world = World(POLICIES[scene.policy](fleet.settings), loop, recorder, names_sessions=bool(scene.named))
     fleet.populate(world, streams)
@@ -103,7 +101,7 @@ def play(scene: ColdScene, seed: int) -> Metrics:
     put_agents(
         world,
         agents,
-        drawn_sessions(streams),
+        map(of_agents, drawn_sessions(streams)),
         streams,
         scene.working_set * scene.engines * profile.kv_tokens,
         spread_s=scene.warm_up_s / 2,

@@ -7,7 +7,7 @@ from zlib import crc32
 import pytest
 
 from core.world import governor
-from millgate.core.decisions import Admit, Decision
+from millgate.core.decisions import Admit, Decision, Queue
 from millgate.core.events import Arrived, EngineDown, EngineUp, Finished, FirstToken, PrefixMarks, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
@@ -149,6 +149,34 @@ def test_a_cold_prompt_that_would_be_late_goes_to_the_cheapest_engine_where_it_i
         _engine(gate.handle(_arrival(1_000 + number, f"cold {number}", COLD), 1.0)[0]) for number in range(2)
     ]
     assert told == [f"{idle}", f"{calm}"]
+
+
+def _metered_with_sessions(deadline_s: float) -> tuple[Governor, float]:
+    """Return a gate with the meter of prompts, before two engines; one reads a cold prompt, and on the other agents have many turns."""
+    engines = tuple(
+        [EngineSettings(f"{number}", 32, prior=PRIOR, prefill_tokens=16_384) for number in (0, 1)]
+    )
+    day = _Day(governor(LaneSettings("lane", deadline_s=deadline_s), engines=engines))
+    assert {day.asks("agent", 20 + turn, session=1) for turn in range(8)} == {"0"}
+    assert _engine(day.gate.handle(_arrival(100, "cold", COLD), day.now + 12.0)[0]) == "1"
+    return day.gate, day.now + 12.0
+
+
+def test_a_cold_prompt_waits_for_the_engine_that_reads_another_one_rather_than_hold_up_agents() -> None:
+    gate, now = _metered_with_sessions(60.0)
+
+    queued = gate.handle(_arrival(101, "cold too", COLD), now)[0]
+    assert isinstance(queued, Queue)
+    assert [each.engine for each in queued.candidates] == ["0", "1"]
+    assert _engine(gate.handle(_arrival(102, "agent", 28, session=1), now + 1.0)[0]) == "0", "others pass it"
+    begun = gate.handle(FirstToken(100), now + 10.0)
+    assert [(each.attempt, _engine(each)) for each in begun] == [(101, "1")]
+
+
+def test_a_cold_prompt_that_has_no_time_to_wait_goes_where_agents_are() -> None:
+    gate, now = _metered_with_sessions(15.0)
+
+    assert _engine(gate.handle(_arrival(101, "cold too", COLD), now)[0]) == "0"
 
 
 def test_a_cold_prompt_passes_a_full_engine_by_that_would_be_cheaper() -> None:

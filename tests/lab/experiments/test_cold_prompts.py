@@ -13,7 +13,7 @@ def test_without_cold_prompts_none_is_counted_and_warm_turns_are_soon() -> None:
 
     assert found["cold_per_minute"] == 0.0
     assert found["warm_per_minute"] > 1.0
-    assert 0.0 < found["warm_ttft_mean_s"] <= SHORT.slo_s
+    assert 0.0 < found["warm_ttft_mean_s"] <= 10.0
 
 
 def test_without_a_gate_warm_turns_stand_behind_cold_prompts() -> None:

@@ -152,16 +152,11 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     engine = min(up, key=lambda each: each.gate.streams / max(1, each.limit))
     own = placement.candidate(engine, request, {}, placement.prices.session_of(request), now)
     ttft_s = engine.expected_ttft_s(max(1, request.prompt_tokens - own.cached_tokens), now)
-    place = engine, ttft_s, 0.0, (own,) if request.marks else (), _reader_for(engine, request.route)
+    readers = request.route.readers_of(engine) if engine.needs_reader else ()
+    reader = min(readers, key=lambda each: each.gate.streams / max(1, each.limit), default=None)
+    place = engine, ttft_s, 0.0, (own,) if request.marks else (), reader
     admit = admission_at(knowledge.engines.prefixes, request, place, now)
     return Plan(request, admit._replace(would=would), engine, plan.expected_wait_s)
-
-
-def _reader_for(engine: Engine, route: Route) -> Engine | None:
-    """Return the least loaded engine that can read for one that cannot itself; None for others."""
-    if not engine.needs_reader:
-        return None
-    return min(route.readers_of(engine), key=lambda each: each.gate.streams / max(1, each.limit))
 
 
 def sizes_of(knowledge: Knowledge, lane: Lane, arrival: Arrived, prompt: int) -> tuple[int, int, int]:

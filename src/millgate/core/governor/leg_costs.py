@@ -39,7 +39,7 @@ def apart(
         for each in engines
         if each.settings.role is Role.DECODE
         and (request.arrival.bootstraps if each.needs_reader else is_fetched)
-        and _has_memory(each, request)
+        and has_memory(each, request)
     ]
     reading = [each for each in request.route.readers_up if _has_room(each, prefixes, request)]
     if not deciding or not reading:
@@ -107,7 +107,8 @@ def _unread(reader: Engine, prefixes: PrefixIndex, request: Request) -> int:
     )
 
 
-def _has_memory(engine: Engine, request: Request) -> bool:
+def has_memory(engine: Engine, request: Request) -> bool:
+    """Return whether this engine has streams and memory for it, whatever it reads."""
     gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
     if engine.is_tried or not gate.fits(request.prompt_tokens, streams):
         return False

@@ -14,8 +14,8 @@ from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
 from millgate.core.fast_records import make_candidate
 from millgate.core.governor.adapter_turns import AdapterTurns
-from millgate.core.governor.leg_costs import apart, late_cost, pauses_cost
-from millgate.core.governor.prices import Prices
+from millgate.core.governor.leg_costs import apart, has_memory, late_cost, pauses_cost
+from millgate.core.governor.prices import Prices, is_long
 from millgate.core.governor.turns import lets_pass
 from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.least_work import usual_cost
@@ -182,12 +182,20 @@ class Placement:
     ) -> list[Compared]:
         """Return what this very request costs on each of these engines that hold of its prompt, and on the `other` one last.
 
-        Those that hold of it may be full. Nothing is compared where no engine holds any.
+        Those that hold of it may be full, and so may one that reads long prompts. Nothing is compared where there is neither.
         """
-        if not held:
+        asked = self._holders(request, engines, held)
+        asked += self._reader(request, engines, session, now) if is_long(request) else []
+        if not held and not asked:
             return []
-        holders = [each for each in self._holders(request, engines, held) if each is not other]
-        return [(each, self.candidate(each, request, held, session, now)) for each in (*holders, other)]
+        asked = [each for each in dict.fromkeys(asked) if each is not other]
+        return [(each, self.candidate(each, request, held, session, now)) for each in (*asked, other)]
+
+    def _reader(self, request: Request, engines: _Engines, session: _Session, now: float) -> list[Engine]:
+        """Return the cheapest of the engines that only the prompts that they read keep this long one out of, if there is one."""
+        full = [each for each in engines if _is_full_of_prompts(each, request, now)]
+        full.sort(key=lambda each: self.prices.of(each, request, request.prompt_tokens, session, now))
+        return full[:1]
 
     def candidate(
         self, engine: Engine, request: Request, held: Held, session: _Session, now: float
@@ -436,6 +444,11 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     if engine.prompts.is_on and engine.prompts.opens_at(request.lane.settings.name) > now:
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
+
+
+def _is_full_of_prompts(engine: Engine, request: Request, now: float) -> bool:
+    is_reading = engine.gate.prefill_tokens and engine.provider is None and _fits(engine, request)
+    return bool(is_reading) and has_memory(engine, request) and not has_room(engine, request, _NOTHING, now)
 
 
 def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | None:

@@ -25,18 +25,10 @@ def ahead_of(request: Request, now: float) -> int:
     others = [queue for queue in pool.queues if queue is not request.queue]
     own += sum([len(queue.order) for queue in others if queue.settings.name == lane.name], 0)
     reached = (pool.shares.running(lane.name) + own) / lane.share
-    return own + sum(
-        [_goes_before(pool.shares, queue, lane.band, reached) for queue in _rivals(request, now)], 0
-    )
-
-
-def _rivals(request: Request, now: float) -> list[LaneQueue]:
-    own = request.lane.settings.name
-    return [
-        queue
-        for queue in request.route.pool.queues
-        if queue.settings.name != own and len(queue.order) and queue.paced_until(contended=True) <= now
-    ]
+    for queue in others:
+        if queue.settings.name != lane.name and len(queue.order) and queue.paced_until(contended=True) <= now:
+            own += _goes_before(pool.shares, queue, lane.band, reached)
+    return own
 
 
 def _goes_before(shares: LaneShares, queue: LaneQueue, band: int, reached: float) -> int:
@@ -106,7 +98,8 @@ def next_queued(
                 continue
             queues = [queue for queue in queues if queue.settings.name == lane]
         if queues:
-            return _oldest_head(queues, passed_over)
+            heads = [head for queue in queues if (head := _head(queue, passed_over)) is not None]
+            return min(heads, key=lambda head: (head.first_seen, head.arrival_number)).attempt
     return None
 
 
@@ -119,11 +112,6 @@ def _is_ready(queue: LaneQueue, blocked: list[Route], now: float, passed_over: d
     if _head(queue, passed_over) is None or queue.route in blocked or queue.paced_until() > now:
         return False
     return queue.window is None or queue.window.is_open(queue.route.free(), now)
-
-
-def _oldest_head(queues: Sequence[LaneQueue], passed_over: dict[int, None]) -> int:
-    heads = [head for queue in queues if (head := _head(queue, passed_over)) is not None]
-    return min(heads, key=lambda head: (head.first_seen, head.arrival_number)).attempt
 
 
 def _head(queue: LaneQueue, passed_over: dict[int, None]) -> Queued | None:

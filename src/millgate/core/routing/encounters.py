@@ -4,7 +4,7 @@ A turn that goes on from what its engine holds is read in a moment, unless it co
 engines read one prompt after the other. So each engine that reads both makes turns wait. With a price on what meets,
 long prompts go where few turns come, and sessions go where few such prompts are read. Each makes the other's choice
 clearer, and some engines read the long prompts for all; no setting says how many. They are ordinary engines: a long
-prompt that would wait there for another goes on.
+prompt that would wait there for another longer than it would hold up turns elsewhere goes on.
 
 What is read on an engine may evict contexts of sessions, so these count there too, for five minutes after a turn: most
 pauses of agents that are longer than a lease end by then.
@@ -20,13 +20,13 @@ LONG_TOKENS: Final = 8_192
 """What one step of vLLM reads by default on large GPUs: a turn waits for no more than one step where a prompt has fewer unread tokens."""
 SESSION_TURNS: Final = 66
 """So many turns a session of a coding agent has (callanjfox/kv-cache-tester: 23,669 turns in 360 recorded sessions)."""
-# What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (`python
-# -m lab run cold_prompts`: with half of it the p95 of turns is 0.02 to 0.04 of that without cold prompts higher.) Until
-# so long has been seen, at least a minute is assumed.
+# What has been seen of an engine fades within so long: some dozens of turns and long prompts of a busy fleet. (Agents'
+# contexts for 0.6 of the memory, six cold prompts a minute, 16 seeds of `python -m lab run cold_prompts`: the p95 of the
+# agents' first tokens is 1.22 s with half of it and 1.11 s with this; for 0.4 both have 0.88 s.) Until so long has been
+# seen, at least a minute is assumed.
 _MEMORY_S: Final = 300.0
-# So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (Agents' contexts
-# for 0.6 of the memory, six cold prompts a minute, 16 seeds: the p95 of the agents' first tokens is 1.22 s with 4 and
-# 1.05 s with 8; for 0.4 of it 0.85 and 0.82 s.)
+# So many times as much a turn that waits counts as a long prompt that does: it was to begin at once. (The same runs: 1.44,
+# 1.35, 1.13, 1.11 and 1.15 s with 1, 2, 4, 8 and 16; for 0.4 of the memory 0.85 to 0.90 s with each of them.)
 _TURNS_COUNT: Final = 8.0
 
 

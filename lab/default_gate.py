@@ -8,7 +8,7 @@ from millgate.config.lanes import DEFAULT_LANES
 from millgate.config.schema import Config
 from millgate.core.settings import LaneSettings
 from millgate.sim.fleet import SimulatedFleet
-from millgate.wiring.chosen import PREFILL_TOKENS
+from millgate.wiring.chosen import default_prefill_tokens
 from millgate.wiring.settings import build_settings
 
 LANES: Final[tuple[str, ...]] = tuple([lane["name"] for lane in DEFAULT_LANES])
@@ -25,5 +25,7 @@ def default_lanes(names: Container[str] = LANES, **first_lane: str) -> tuple[Lan
 
 def metered(fleet: SimulatedFleet) -> SimulatedFleet:
     """Return this fleet with the meter of prompt tokens that a gate has by default; `uniform_fleet` has none."""
-    engines = tuple([replace(each, prefill_tokens=PREFILL_TOKENS) for each in fleet.settings.engines])
+    engines = tuple(
+        [replace(each, prefill_tokens=default_prefill_tokens(each.role)) for each in fleet.settings.engines]
+    )
     return replace(fleet, settings=replace(fleet.settings, engines=engines))

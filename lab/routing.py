@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+from lab.default_gate import metered
 from lab.knobs import ABOVE_0, FILE, PROFILE, at_least, within
 from lab.routers import RULES, RoutingCore
 from millgate.core.settings import LaneSettings, LimitSettings, Settings
@@ -31,9 +32,9 @@ _WARM_UP_S, _UNTIL_S, _DRAINED_S = 60.0, 900.0, 1_500.0
 
 
 def _placement_alone(settings: Settings) -> DecidingCore:
-    """Return the gate without its cap, limit, queue and deadlines: what is left is where it places."""
+    """Return the gate without its cap, meters, limit, queue and deadlines: what is left is where it places."""
     engines = tuple(
-        replace(each, max_inflight=100_000, kv_tokens=None, limit=LimitSettings())
+        replace(each, max_inflight=100_000, kv_tokens=None, prefill_tokens=None, limit=LimitSettings())
         for each in settings.engines
     )
     lanes = tuple(replace(lane, deadline_s=inf) for lane in settings.lanes)
@@ -52,7 +53,7 @@ POLICIES: Mapping[str, Callable[[Settings], DecidingCore]] = {
 
 
 def fleet_of(profile: str, engines: int, kv_tokens: int) -> SimulatedFleet:
-    """Return equal engines of a profile with so much memory and prefix caches, and the limit that a lane's `tpot_slo` gives them."""
+    """Return equal engines of a profile with so much memory and prefix caches, the meter of prompts, and the limit that a lane's `tpot_slo` gives them."""
     lane = LaneSettings(
         "chat",
         ttft_slo_s=_TTFT_SLO_S,
@@ -62,7 +63,7 @@ def fleet_of(profile: str, engines: int, kv_tokens: int) -> SimulatedFleet:
     )
     known = replace(find_profile(profile), kv_tokens=kv_tokens)
     limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S)
-    return replace(uniform_fleet(known, engines, [lane], limit=limit), prefix_caching=True)
+    return replace(metered(uniform_fleet(known, engines, [lane], limit=limit)), prefix_caching=True)
 
 
 def play(policy: str, fleet: SimulatedFleet, trace: Path, speed: float, seed: int) -> str:

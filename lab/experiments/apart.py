@@ -3,8 +3,8 @@
 Twelve mixes of prompt length, answer length and load. TTFT is bounded by the time that an idle engine takes to read the prompt, and TPOT to
 `tpot_factor` times that of a quiet engine. `unified` engines do all of every request. `apart`, some engines read every prompt and the others
 write every answer, as many as the work of the mix asks for. `chosen` has the same engines, and the governor's cost decides for each request.
-All engines have the limit of streams that a lane with a `tpot_slo` gives them, but for those that read. `apart`, engines speak SGLang's
-protocol: those that answer read no prompt, and the gate knows it.
+All engines have the meter of prompts that a gate gives them, and the limit of streams that a lane with a `tpot_slo` gives, but for those that
+read. `apart`, engines speak SGLang's protocol: those that answer read no prompt, and the gate knows it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from lab.changing_rates import changing
+from lab.default_gate import metered
 from lab.knobs import ABOVE_0, PROFILE, KnobLimit, Limits, at_least, check, with_knobs
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings
 from millgate.core.words import KvTransfer, Role
@@ -47,13 +48,17 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The engines, how far TPOT may be above that of a quiet one, and how many engines read: 0 for as many as a mix asks for."""
+    """The engines, how far TPOT may be above that of a quiet one, and how many engines read: 0 for as many as a mix asks for.
+
+    `reader_tokens` is the meter of prompts of those that read, 0 for that of a gate that is not told.
+    """
 
     profile: str = "llama3-70b_h100_tp4"
     engines: int = 4
     max_inflight: int = 64
     tpot_factor: float = 1.5
     reading: int = 0
+    reader_tokens: int = 0
 
 
 _LIMITS: Final[Limits] = {
@@ -62,6 +67,7 @@ _LIMITS: Final[Limits] = {
     "max_inflight": at_least(1),
     "tpot_factor": ABOVE_0,
     "reading": at_least(0),
+    "reader_tokens": at_least(0),
 }
 MIXES: Final = tuple(
     Mix(prompt, output, load) for prompt in _PROMPTS for output in _OUTPUTS for load in _LOADS
@@ -106,9 +112,18 @@ def _fleet(stage: Stage, profile: EngineProfile, mix: Mix, how: str) -> Simulate
     limit = LimitSettings("slo_gradient", tpot_slo_s=tpot_s)
     fleet = uniform_fleet(profile, stage.engines, [lane], max_inflight=stage.max_inflight, limit=limit)
     if how == "unified":
-        return fleet
+        return metered(fleet)
     reading = stage.reading or reading_engines(stage, mix)
     engines = [_in_role(each, number < reading, how) for number, each in enumerate(fleet.settings.engines)]
+    fleet = metered(replace(fleet, settings=replace(fleet.settings, engines=tuple(engines))))
+    return _with_reader_tokens(fleet, stage.reader_tokens) if stage.reader_tokens else fleet
+
+
+def _with_reader_tokens(fleet: SimulatedFleet, tokens: int) -> SimulatedFleet:
+    engines = [
+        replace(each, prefill_tokens=tokens) if each.role is Role.PREFILL else each
+        for each in fleet.settings.engines
+    ]
     return replace(fleet, settings=replace(fleet.settings, engines=tuple(engines)))
 
 

@@ -44,6 +44,8 @@ def test_both_roles_arrive_in_the_core_with_the_lease(tmp_path: Path) -> None:
     assert (writes.role, whole.role) == (Role.DECODE, Role.UNIFIED)
     assert (writes.overflow, whole.overflow) == (False, True)
     assert reads.limit.kind == "fixed", "one token of each answer says nothing of a pace"
+    assert reads.prefill_tokens == 8 * 16_384, "what it keeps out is read between answers"
+    assert writes.prefill_tokens == whole.prefill_tokens == 16_384
     told = {name: (value, why) for name, value, why in built.choices}
     assert told["reads role"][0] == "prefill"
     assert "20s" in told["reads role"][1]

@@ -7,7 +7,7 @@ from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import ClientGone, EngineProgress, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, ServicePrior, Settings
-from millgate.core.words import Reason
+from millgate.core.words import LaneTakes, Reason
 from millgate.wiring.governor import build_governor
 
 _CHAT = LaneSettings("chat", ttft_slo_s=1.0, deadline_s=1.0, tpot_slo_s=0.05, share=3.0)
@@ -269,3 +269,24 @@ def test_a_prompt_waits_no_longer_than_the_pace_of_the_engine_that_is_free_while
     while not admitted and (wake := gate.next_wake()) is not None and wake < 10.0:
         admitted += [wake for each in gate.handle(Tick(), max(wake, 0.7)) if isinstance(each, Admit)]
     assert admitted == [pytest.approx(1.1)]
+
+
+def test_what_a_lane_has_read_while_no_other_waited_is_not_held_against_it() -> None:
+    """An hour of documents, one after the other; then a chat waits behind one, and the next document is refused by no debt of that hour."""
+    chat = LaneSettings("chat", ttft_slo_s=10.0, deadline_s=10.0, share=8.0)
+    documents = LaneSettings("documents", deadline_s=60.0, takes=LaneTakes.LONG_PROMPTS, over_s=1.0)
+    engine = EngineSettings("engine", 16, prefill_tokens=16_384, prior=_PRIOR)
+    gate = gate_of(chat, documents, engine=engine)
+    for number in range(100):
+        now = 2.0 * number
+        assert isinstance(ask(gate, number, now, lane="documents", prompt_bytes=4 * _PROMPT), Admit)
+        for event in (FirstToken(number), Finished(number, None, 10), Released(number)):
+            gate.handle(event, now + 1.6)
+    ask(gate, 100, 200.0, lane="documents", prompt_bytes=4 * _PROMPT)
+    assert isinstance(ask(gate, 101, 200.1, lane="chat", prompt_bytes=_PROMPT), Queue)
+
+    held = ask(gate, 102, 200.2, lane="documents", prompt_bytes=4 * _PROMPT)
+    assert isinstance(held, Queue)
+    assert held.expected_wait_s == pytest.approx(1.6 * 9.0 - 0.2, rel=0.1), (
+        "its part of the reading is a ninth"
+    )

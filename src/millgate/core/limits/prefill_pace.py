@@ -99,7 +99,7 @@ class PrefillCap:
 
     def given(self, amount: float, now: float) -> None:
         """The engine is given so much of this lane."""
-        self.opens_at = max(now, self.opens_at) + amount / self.per_s
+        self.opens_at = now + amount / self.per_s
 
 
 class Comings:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from lab.books import unread_books
 from lab.closed_loop import ClosedLoop
-from lab.default_gate import default_lanes
+from lab.default_gate import default_lanes, metered
 from millgate.core.settings import TARGET_SHARE, LaneSettings, LimitSettings
 from millgate.core.words import Outcome
 from millgate.engine.profile import EngineProfile, find_profile, scaled
@@ -125,7 +125,7 @@ def _fleet(scene: Scene) -> SimulatedFleet:
     is_gate = scene.policy in {"gate", _UNNAMED}
     lanes = _chat_first() if scene.policy == _UNNAMED else _own_lanes(scene, is_gate=is_gate)
     limit = LimitSettings("slo_gradient", tpot_slo_s=_TPOT_SLO_S) if is_gate else LimitSettings()
-    return uniform_fleet(profile, 1, lanes, limit=limit)
+    return metered(uniform_fleet(profile, 1, lanes, limit=limit))
 
 
 def _chat_first() -> tuple[LaneSettings, ...]:

@@ -1,68 +1,39 @@
 """`millgate demo`: what the gate is for, on real processes. The options are explained by their own record."""
 
-from typing import Annotated, Final
-
-import typer
+from typing import Any
 
 from millgate.cli.exits import usage_error
+from millgate.cli.flags import read_flags, taking
 from millgate.cli.sim import JsonOption, seconds
 
-_FLAGS: Final = {"run_s": "--for", "ttft_slo_s": "--ttft-slo", "patience_s": "--patience"}
+_FLAGS = read_flags("""
+--load | load | number | 2.7 | Offered load over what the engine can do.
+--at-once | at_once | integer | 0 | Instead of a steady load: so many requests at the same moment.
+--for | run_s | text TIME | 60s | How long requests arrive.
+--cap | cap | integer | 16 | The engine's batch, and the limit of the gate.
+--max-queue | max_queue | integer | what can be served in time | The gate's queue.
+--ttft-slo | ttft_slo_s | text TIME | 5s | Time to the first token that is still good.
+--patience | patience_s | text TIME | 10s | How long a user waits for the first token of one attempt.
+--retries | retries | integer | 3 | How often a user tries again.
+--max-tokens | max_tokens | text | exact | What requests allow: `exact` is the true length, a number is the same for all.
+--ignore-hangups | ignore_hangups | switch | | The engine generates on for users who left.
+--profile | profile | text | llama3-70b_h100_tp4 | The engine's speed profile.
+--time-scale | time_scale | number | 2.0 | How many times as fast as real time, at most 10.
+--seed | seed | integer | 1 | Seed of arrivals, sizes and back-off.
+--peer | peer | text | haproxy | Run `haproxy` as well, where it is installed; `none` leaves it out.
+""")
 
 
-def demo(
-    load: Annotated[float, typer.Option(help="Offered load over what the engine can do.")] = 2.7,
-    at_once: Annotated[
-        int, typer.Option(min=0, help="Instead of a steady load: so many requests at the same moment.")
-    ] = 0,
-    duration: Annotated[str, typer.Option("--for", help="How long requests arrive.")] = "60s",
-    cap: Annotated[int, typer.Option(help="The engine's batch, and the limit of the gate.")] = 16,
-    max_queue: Annotated[
-        int | None, typer.Option(help="The gate's queue.", show_default="what can be served in time")
-    ] = None,
-    ttft_slo: Annotated[str, typer.Option(help="Time to the first token that is still good.")] = "5s",
-    patience: Annotated[
-        str, typer.Option(help="How long a user waits for the first token of one attempt.")
-    ] = "10s",
-    retries: Annotated[int, typer.Option(help="How often a user tries again.")] = 3,
-    max_tokens: Annotated[
-        str,
-        typer.Option(help="What requests allow: `exact` is the true length, a number is the same for all."),
-    ] = "exact",
-    ignore_hangups: Annotated[
-        bool, typer.Option("--ignore-hangups", help="The engine generates on for users who left.")
-    ] = False,
-    profile: Annotated[str, typer.Option(help="The engine's speed profile.")] = "llama3-70b_h100_tp4",
-    time_scale: Annotated[float, typer.Option(help="How many times as fast as real time, at most 10.")] = 2.0,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals, sizes and back-off.")] = 1,
-    peer: Annotated[
-        str, typer.Option(help="Run `haproxy` as well, where it is installed; `none` leaves it out.")
-    ] = "haproxy",
-    as_json: JsonOption = False,
-) -> int:
+@taking(_FLAGS)
+def demo(*, as_json: JsonOption = False, **given: Any) -> int:
     """Compare no gate, the gate and HAProxy under overload, with the best that could have been done."""
     from millgate.demos.overload import OverloadOptions, run
 
-    slo_s, patience_s = seconds("--ttft-slo", ttft_slo), seconds("--patience", patience)
-    run_s = seconds("--for", duration)
+    flags = {each.target: each.flag for each in _FLAGS}
+    for time in given.keys() & {"run_s", "ttft_slo_s", "patience_s"}:
+        given[time] = seconds(flags[time], given[time])
     try:
-        options = OverloadOptions(
-            max_tokens=max_tokens,
-            load=load,
-            at_once=at_once,
-            cap=cap,
-            max_queue=max_queue,
-            ttft_slo_s=slo_s,
-            patience_s=patience_s,
-            retries=retries,
-            run_s=run_s,
-            ignore_hangups=ignore_hangups,
-            profile=profile,
-            time_scale=time_scale,
-            seed=seed,
-            peer=peer,
-            json=as_json,
-        )
+        options = OverloadOptions(json=as_json, **given)
     except ValueError as error:
-        raise usage_error(error, _FLAGS) from None
+        raise usage_error(error, flags) from None
     return run(options)

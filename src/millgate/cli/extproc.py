@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millgate.cli import serve
 from millgate.cli.exits import CommandError, ExitCode
-from millgate.cli.settings import FileOption, SetOption, flag, load_or_fail
+from millgate.cli.flags import read_flags, taking
+from millgate.cli.settings import FileOption, SetOption, load_or_fail
 
 if TYPE_CHECKING:
     from millgate.config.load import Loaded
@@ -21,39 +22,32 @@ extproc_app = typer.Typer(
 )
 
 
+_FLAGS = read_flags(
+    f"""
+--host | extproc.host | text | 127.0.0.1 | Address to listen on.
+--port | extproc.port | integer | 9002 | TCP port for Envoys; 0 takes any free one.
+--health-port | extproc.health_port | integer | none | TCP port for gRPC's health service alone.
+{serve.ADMIN_PORT}
+{serve.LIMITS}
+"""
+)
+
+
 @extproc_app.callback()
+@taking(_FLAGS)
 def extproc(
     context: typer.Context,
     config: FileOption = None,
     upstream: serve.UpstreamOption = None,
-    host: serve.HostOption = None,
-    port: Annotated[
-        int | None, typer.Option(help="TCP port for Envoys; 0 takes any free one.", show_default="9002")
-    ] = None,
-    health_port: Annotated[
-        int | None, typer.Option(help="TCP port for gRPC's health service alone.", show_default="none")
-    ] = None,
-    admin_port: serve.AdminPortOption = None,
-    max_inflight: serve.MaxInflightOption = None,
-    max_queue: serve.MaxQueueOption = None,
-    ttft_slo: serve.TtftOption = None,
-    tpot_slo: serve.TpotOption = None,
     assignments: SetOption = None,
-    log_attempts: serve.LogOption = None,
+    *,
     as_json: serve.JsonOption = False,
+    **given: Any,
 ) -> int:
     """Decide for Envoy. A flag wins over MILLGATE_ variables, they over the file."""
     if context.invoked_subcommand is not None:
         return ExitCode.OK
-    flags = [
-        *serve.flags_of_engines(upstream),
-        *flag("--host", "extproc.host", host),
-        *flag("--port", "extproc.port", port),
-        *flag("--health-port", "extproc.health_port", health_port),
-        *flag("--admin-port", "admin.port", admin_port),
-        *serve.flags_of_limits(max_inflight, max_queue, ttft_slo, tpot_slo),
-        *flag("--log-attempts", "records.log_attempts", log_attempts),
-    ]
+    flags = serve.flags_of(upstream, _FLAGS, given)
     load = partial(load_or_fail, config, assignments, flags, serve.other_engines(upstream))
     loaded = load()
     if loaded.config.workers > 1:

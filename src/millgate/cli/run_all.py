@@ -2,12 +2,13 @@
 
 import asyncio
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millgate.cli.exits import CommandError, ExitCode, usage_error
-from millgate.cli.serve import AdminPortOption, JsonOption, PortOption, WorkersOption, on_uvloop, serve_loaded
+from millgate.cli.flags import read_flags, settings_of, taking
+from millgate.cli.serve import ADMIN_PORT, PORT, WORKERS, JsonOption, on_uvloop, serve_loaded
 from millgate.cli.settings import Given, SetOption, flag, load_or_fail
 
 if TYPE_CHECKING:
@@ -17,15 +18,18 @@ ENGINE_NAME = "embedded"
 _CHILD_LOOK_S = 0.5
 
 
+_FLAGS = read_flags(f"{PORT}\n{ADMIN_PORT}\n{WORKERS}")
+
+
+@taking(_FLAGS)
 def run_all(
-    port: PortOption = None,
-    admin_port: AdminPortOption = None,
     profile: Annotated[
         str | None, typer.Option(help="The embedded engine's speed profile.", show_default="demo")
     ] = None,
     assignments: SetOption = None,
-    workers: WorkersOption = None,
+    *,
     as_json: JsonOption = False,
+    **given: Any,
 ) -> int:
     """Start an embedded engine, which needs no GPU, and the gateway in front of it; Ctrl-C ends both."""
     from millgate.demos.processes import ChildError, Children
@@ -37,11 +41,7 @@ def run_all(
         raise usage_error(error) from None
     engine = {"url": "http://127.0.0.1:1", "name": ENGINE_NAME, "profile": profile}
     instead = flag("millgate run", "engines", [engine])
-    flags = [
-        *flag("--port", "listen.port", port),
-        *flag("--admin-port", "admin.port", admin_port),
-        *flag("--workers", "workers", workers),
-    ]
+    flags = settings_of(_FLAGS, given)
     load_or_fail(None, assignments, flags, instead)  # a wrong flag is told before anything is started
     try:
         with Children() as children:
@@ -50,8 +50,8 @@ def run_all(
             engine_port = child.await_ready({"port": r'"port": (\d+)'})["port"]
             flags += flag("millgate run", "engines.0.url", f"http://127.0.0.1:{engine_port}")
             note = f" (profile {profile}, process {child.process_id})"
-            given = Given.of(None, assignments, flags, instead)._replace(engine_note=note)
-            return on_uvloop(_serve_beside(child, given, as_json=as_json))
+            told = Given.of(None, assignments, flags, instead)._replace(engine_note=note)
+            return on_uvloop(_serve_beside(child, told, as_json=as_json))
     except ChildError as error:
         raise CommandError(str(error), ExitCode.ENGINE_LOST) from None
 

@@ -37,7 +37,8 @@ class DecisionListener(Protocol):
         """Run it now."""
 
     def on_queue(self, decision: Queue) -> None:
-        """It waits."""
+        """It waits, by default in silence."""
+        del decision
 
     def on_yield(self, decision: Yield) -> None:
         """It is refused; nothing follows."""

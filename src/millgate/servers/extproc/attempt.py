@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -21,7 +21,7 @@ from millgate.dialects.refusals import RefusalAnswer
 from millgate.http1.server.budget import ByteBudget, Share
 from millgate.http1.server.contract import Application, Exchange, RequestHead
 from millgate.http1.wire.fields import HOP_BY_HOP, Lines
-from millgate.runtime.driver import Driver
+from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.verdicts import Said, event_verdict
 from millgate.servers.extproc.call import Destination, EnvoyExchange
@@ -31,7 +31,7 @@ from millgate.servers.extproc.messages import Forward
 from millgate.servers.extproc.running import LoggedRequest, RunningRequests, read_error
 from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, ExtprocSettings
 from millgate.servers.requests.fields import Pairs, for_engine, with_credential, without_credentials
-from millgate.servers.requests.followed import FollowedAttempt, tell_growth
+from millgate.servers.requests.ongoing import Ongoing, tell_growth
 from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.routes import EngineRoute
@@ -39,10 +39,10 @@ from millgate.servers.requests.tickets import KeptBody, TicketDesk
 from millgate.servers.requests.told_clients import ToldClients
 
 
-class EnvoyAttempt(FollowedAttempt):
+class EnvoyAttempt(Ongoing, DecisionListener):
     """Listens to the driver for one exchange; Envoy carries the request and its answer.
 
-    It is `over` once its client has been answered or has left, as far as Envoy tells: then nothing is reported.
+    It waits in silence, and Envoy holds the stream and the engine back. It is `over` once its client has been answered or has left, as far as Envoy tells: then nothing is reported.
     """
 
     def __init__(
@@ -110,9 +110,6 @@ class EnvoyAttempt(FollowedAttempt):
         forward = Forward(engine.address, self.name, self._request_id, fields, without, told)
         self._exchange.forward(forward, body, self, is_changed=is_clipped)
         self._body.drop()
-
-    def on_queue(self, decision: Queue) -> None:
-        """Wait in silence, and hold the stream."""
 
     def on_yield(self, decision: Yield) -> None:
         """Refuse it."""
@@ -214,10 +211,6 @@ class EnvoyAttempt(FollowedAttempt):
     def gone(self) -> None:
         """The stream of a held request has ended."""
         self.left()
-
-    def slow(self, slow: bool) -> None:
-        """Nothing: Envoy holds the engine back."""
-        del slow
 
     def _close(self) -> bool:
         """Leave every book; return False when that has happened before."""

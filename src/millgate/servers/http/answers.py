@@ -7,7 +7,7 @@ from typing import Final
 
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Usage
-from millgate.http1.client import AnswerHead, Call
+from millgate.http1.client import AnswerHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, Lines, header_lines
 from millgate.runtime.verdicts import OVERLOADED, hint_s, is_left_undone, lacks_credit, told_instead, verdict
 from millgate.servers.http.contract import AnswerOwner
@@ -50,27 +50,6 @@ def tell_broken(owner: AnswerOwner) -> None:
     except Exception:
         owner.exchange.abort()  # what cannot be said must not be waited for
         raise
-
-
-class CallHolder:
-    """Holds the call of one answer from the time that its engine is asked."""
-
-    _call: Call | None
-
-    def break_off(self) -> None:
-        """Abort the call: the engine sees the hang-up now."""
-        if self._call is not None:
-            self._call.abort()
-
-    def widen(self) -> None:
-        """Let more of a long answer be under way."""
-        if self._call is not None:
-            self._call.widen()
-
-    def slow(self, slow: bool) -> None:
-        """Read from the engine only as fast as the client reads."""
-        if self._call is not None:
-            (self._call.pause if slow else self._call.resume)()
 
 
 class WholeAnswer:

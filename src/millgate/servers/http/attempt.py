@@ -3,7 +3,7 @@
 from functools import partial
 from typing import ClassVar, Final
 
-from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Yield
 from millgate.core.events import ClientGone, Failed, FirstToken, Growth, PrefixMarks, Released
 from millgate.core.fast_records import make_finished
 from millgate.core.limits.breaker import restart_hint_s
@@ -16,15 +16,15 @@ from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
 from millgate.runtime.driver import DecisionListener
 from millgate.runtime.verdicts import SAID_NOTHING, UNFIT, Said, is_for_the_operator
-from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import HttpDesk, Telling
+from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
+from millgate.servers.http.contract import AnswerOwner, HttpDesk, Telling
 from millgate.servers.http.handoff import over_two
 from millgate.servers.http.kept_answers import Keeper
 from millgate.servers.http.streams import StreamAnswer, cut_off
 from millgate.servers.http.whole_bound import WholeBound
 from millgate.servers.requests.fields import Pairs
-from millgate.servers.requests.followed import tell_growth
 from millgate.servers.requests.judgement import let_end
+from millgate.servers.requests.ongoing import tell_growth
 from millgate.servers.requests.reading import DoorRequest, HeadReading
 from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.routes import EngineRoute
@@ -80,10 +80,10 @@ def _owes_usage(dialect: Dialect, facts: RequestFacts, asked: bool) -> bool:
     return asks and dialect.answer_kinds == _SAYS_USAGE
 
 
-class HttpAttempt(CallHolder, DecisionListener):
+class HttpAttempt(AnswerOwner, DecisionListener):
     """Listens to the driver for one exchange and owns its answer.
 
-    It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).
+    It waits in silence: a status sent while it is queued could not become a refusal later. It is `over` once its client has been answered or has left: then nothing is sent to an engine and nothing reported (INV-4).
     """
 
     is_work: ClassVar[bool] = True
@@ -171,9 +171,6 @@ class HttpAttempt(CallHolder, DecisionListener):
         call.expire_at(self._expires_at)
         if body is self._body.data and self._untold is not None:
             self._body.drop()  # no third engine is tried, and nothing was added that may be taken back
-
-    def on_queue(self, decision: Queue) -> None:
-        """Wait in silence: a status sent now could not become a refusal later."""
 
     def on_yield(self, decision: Yield) -> None:
         """Refuse it."""

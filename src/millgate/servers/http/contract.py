@@ -6,9 +6,10 @@ from typing import ClassVar, Protocol
 
 from millgate.core.decisions import Admit
 from millgate.core.events import PrefixMarks
+from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.words import FailureKind, Sent
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.http1.client import AnswerHead
+from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.lag import LATE_S
@@ -20,6 +21,7 @@ from millgate.servers.http.error_responses import ErrorResponses
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.fields import Pairs
+from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import DoorRequest
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import TicketDesk
@@ -68,8 +70,8 @@ Telling = Callable[[], None] | None
 """Tells a client what an engine has said that had nothing of its request."""
 
 
-class AnswerOwner(Protocol):
-    """Whose answer it is: told once, by `finished` or `failed`, how it ended."""
+class AnswerOwner(Ongoing):
+    """Whose answer it is, with the call that it comes from: told once, by `finished` or `failed`, how it ended. What it hears beside is nothing to it by default."""
 
     exchange: Exchange
     request_id: bytes
@@ -78,12 +80,15 @@ class AnswerOwner(Protocol):
     """Headers of our own for the answer."""
     own_key: bool
     """Whether the engine was sent the gate's key instead of the client's."""
-    is_work: ClassVar[bool]
+    is_work: ClassVar[bool] = False
     """Whether the answer is what an engine has worked for; one that is fetched may be of work that goes on."""
+    _call: Call | None
+    """Held from the time that the engine is asked."""
 
     @property
     def restart_hint_s(self) -> float:
         """When its client is to come back if there is no engine."""
+        return FIRST_PAUSE_S
 
     def because(self, detail: str) -> None:
         """The failure that is told next has this cause, in the words of the connection."""
@@ -115,14 +120,25 @@ class AnswerOwner(Protocol):
     def stored(self, answer_id: str) -> None:
         """The engine keeps this answer under an id."""
 
+    def resend(self, complaint: bytes) -> bool:
+        """Take back what we added to the request if that is what this 400 or 422 complains of; True if sent again."""
+        del complaint
+        return False
+
     def break_off(self) -> None:
-        """Abort the call to the engine."""
+        """Abort the call: the engine sees the hang-up now."""
+        if self._call is not None:
+            self._call.abort()
 
     def widen(self) -> None:
         """Let more of a long answer be under way."""
+        if self._call is not None:
+            self._call.widen()
 
-    def resend(self, complaint: bytes) -> bool:
-        """Take back what we added to the request if that is what this 400 or 422 complains of; True if sent again."""
+    def slow(self, slow: bool) -> None:
+        """Read from the engine only as fast as the client reads."""
+        if self._call is not None:
+            (self._call.pause if slow else self._call.resume)()
 
 
 class HttpDesk:
@@ -173,16 +189,6 @@ class HttpDesk:
 
     def misses_usage(self, engine: str) -> None:
         """Count an answer of this engine that should say its tokens and says nothing usable."""
-
-
-class Ongoing(Protocol):
-    """What a client's connection can do to its request."""
-
-    def gone(self) -> None:
-        """The client has left: abort everything at once."""
-
-    def slow(self, slow: bool) -> None:
-        """Hold the engine back while the client lags behind."""
 
 
 class AskedAttempt(DecisionListener, Ongoing, Protocol):

@@ -27,7 +27,7 @@ from millgate.servers.http.arrivals import (
 from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
-from millgate.servers.http.contract import AttemptMaker, DoorSettings, HttpDesk, Ongoing
+from millgate.servers.http.contract import AttemptMaker, DoorSettings, HttpDesk
 from millgate.servers.http.entry import Authentication
 from millgate.servers.http.error_responses import ErrorResponses, Shedding, unheard
 from millgate.servers.http.keep_alive import KeptAlive
@@ -37,6 +37,7 @@ from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, meant, methods
 from millgate.servers.http.progress import Progress
 from millgate.servers.http.whole_bound import GivenUp
+from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import KeptBody, TicketDesk

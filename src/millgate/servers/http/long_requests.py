@@ -8,7 +8,8 @@ from millgate.dialects.far_reading import Question
 from millgate.dialects.forms import boundary
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.long_bodies import LongBodies, Outcome, ReaderLostError, WaitingBody
-from millgate.servers.http.contract import HttpDesk, Ongoing
+from millgate.servers.http.contract import HttpDesk
+from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import DoorRequest
 
 _JSON: Final = b""
@@ -31,7 +32,7 @@ class LongDesk:
         long.waiting = self._bodies.read(_question(request, seed), body, long.on_read)
 
 
-class LongRequest:
+class LongRequest(Ongoing):
     """One request whose body is being read; its bytes stay booked, and its connection waits for its answer."""
 
     def __init__(self, desk: LongDesk, request: DoorRequest) -> None:
@@ -44,10 +45,6 @@ class LongRequest:
         self._desk.ongoing.pop(self._request.exchange, None)
         if self.waiting is not None:
             self.waiting.gone()
-
-    def slow(self, slow: bool) -> None:
-        """Nothing: there is no answer yet."""
-        del slow
 
     def on_read(self, outcome: Outcome) -> None:
         """Go on as the door does with a short body; a fault of our own ends the request, not the connection's wait."""

@@ -13,6 +13,7 @@ from millgate.http1.client import Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.engines import Fetched, scrape
 from millgate.servers.http.error_responses import ErrorResponses
+from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.routes import EngineRoute
 
@@ -25,7 +26,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class ModelList:
+class ModelList(Ongoing):
     """Owns the answer to one request for the list, or for the one model `wanted`; `done` is called once, when it is over.
 
     Of `only` these models the answer tells; None tells of all. Those that are `named` by the settings are answered for, whether an engine
@@ -89,9 +90,6 @@ class ModelList:
         self._close()
         for call in self._calls:
             call.abort()
-
-    def slow(self, slow: bool) -> None:
-        """Nothing: the answer is one write."""
 
     def _answer(self) -> None:
         read = [each for each in map(_read, self._pages) if each is not None]

@@ -3,38 +3,35 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
-from millgate.core.limits.breaker import FIRST_PAUSE_S
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.bodies import no_such_model
 from millgate.dialects.contract import BadInputError, Dialect, Usage
 from millgate.dialects.openai_bodies import model_of
 from millgate.dialects.responses import INPUT_TOKENS, goes_on_from
-from millgate.http1.client import AnswerHead, Call
+from millgate.http1.client import Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.runtime.verdicts import SAID_NOTHING, Said
-from millgate.servers.http.answers import CallHolder, WholeAnswer, tell_broken, tell_failure
-from millgate.servers.http.contract import HttpDesk, Ongoing, Telling
+from millgate.servers.http.answers import WholeAnswer, tell_broken, tell_failure
+from millgate.servers.http.contract import AnswerOwner, HttpDesk, Telling
 from millgate.servers.http.kept_answers import not_kept
 from millgate.servers.http.model_list import ModelList
 from millgate.servers.http.paths import MODELS, kept_answer, listed_model, wants_stream
 from millgate.servers.http.streams import StreamAnswer
 from millgate.servers.requests.fields import Pairs
 from millgate.servers.requests.judgement import let_end
+from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import HeadReading
 from millgate.servers.requests.routes import EngineRoute
 
 
-class LightRequest(CallHolder):
+class LightRequest(AnswerOwner):
     """Owns the answer to one light request; `done` is called once, when it is over, and of a stream `begun` when it begins.
 
     `send` posts it to one of `engines`: to the first, and to the second if the first cannot be reached.
     """
-
-    is_work: ClassVar[bool] = False
-    restart_hint_s = FIRST_PAUSE_S
 
     def __init__(
         self,
@@ -67,10 +64,6 @@ class LightRequest(CallHolder):
             self.broken()
             raise
 
-    def because(self, detail: str) -> None:
-        """Nothing: it is no attempt that an operator asks about."""
-        del detail
-
     def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """Ask the next engine, once; without one tell the client."""
         del said
@@ -82,26 +75,12 @@ class LightRequest(CallHolder):
             (tell or partial(tell_failure, self, kind))()
             self._close()
 
-    def answered(self, head: AnswerHead) -> None:
-        """Nothing: what the head says is passed on with it."""
-        del head
-
-    def taken(self) -> None:
-        """Keep the body: few of these are under way at a time, and not for long."""
-
     def begun(self) -> None:
         """Let an answer take its client's time, and a stream no other request's place."""
         if self._call is not None:
             self._call.expire_at(None)
         if self._begun is not None:
             self._begun()
-
-    def first_token(self) -> None:
-        """Nothing: it was counted when it was made."""
-
-    def stored(self, answer_id: str) -> None:
-        """Nothing: a client that asks by id knows it."""
-        del answer_id
 
     def finished(self, usage: Usage) -> None:
         """Be over, but for the end of the framing."""
@@ -123,11 +102,6 @@ class LightRequest(CallHolder):
             tell_broken(self)
         finally:
             self._close()
-
-    def resend(self, complaint: bytes) -> bool:
-        """Nothing was added that could be taken back."""
-        del complaint
-        return False
 
     def gone(self) -> None:
         """Abort the call for a client that has left."""

@@ -7,9 +7,7 @@ from typing import Final
 from millgate.core.events import EngineProgress, Growth
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.driver import Driver
-from millgate.servers.http.attempt import HttpAttempt
-from millgate.servers.http.contract import Ongoing
-from millgate.servers.requests.followed import FollowedAttempt
+from millgate.servers.requests.ongoing import Ongoing
 
 _PROGRESS_S: Final = 1.0
 _AT_ONCE: Final = 500
@@ -43,7 +41,7 @@ class Progress:
     def _gather(self, unseen: list[Ongoing], grown: dict[str, list[Growth]]) -> None:
         """Look at some of those that are left, and report when all have been looked at."""
         for ongoing in unseen[-_AT_ONCE:]:
-            if isinstance(ongoing, HttpAttempt | FollowedAttempt) and (found := ongoing.growth()):
+            if found := ongoing.growth():
                 engine, growth = found
                 grown.setdefault(engine, []).append(growth)
         del unseen[-_AT_ONCE:]

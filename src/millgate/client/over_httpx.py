@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from millgate.client.call import Leaving
 from millgate.client.session import HostSession, HostSettings
@@ -16,19 +16,8 @@ from millgate.client.transport import (
     carry_async,
 )
 
-
-def usual(library: Any) -> dict[str, Any]:
-    """Return a client's arguments as the SDKs' own clients have them: the window is what binds, and a call's `timeout=` goes before this one."""
-    limits = library.Limits(max_connections=1000, max_keepalive_connections=100)
-    return {"timeout": library.Timeout(600.0, connect=5.0), "limits": limits, "follow_redirects": True}
-
-
-def dressed(ours: Any, plain: Any, more: dict[str, Any], settings: HostSettings | None) -> dict[str, Any]:
-    """Return a client's arguments with our transport around the plain one, or `transport`; beside it a client drops some, and asks a proxy past it."""
-    proxy, inner = more.pop("proxy", None), more.pop("transport", None)
-    names = more.keys() & {"verify", "cert", "trust_env", "http1", "http2", "limits"}
-    usual_inner = partial(plain, proxy=proxy, **{name: more[name] for name in names})
-    return {**more, "transport": ours(inner, settings, usual_inner)}
+Inner = TypeVar("Inner")
+_OF_TRANSPORTS: Final = frozenset({"verify", "cert", "trust_env", "http1", "http2", "limits"})
 
 
 class HttpxFamily(NamedTuple):
@@ -84,22 +73,45 @@ class AsyncWatchedStream(_WatchedBody):
             self._over()
 
 
-class _GateCalls:
+def _usual(library: Any) -> dict[str, Any]:
+    """Return a client's arguments as the SDKs' own clients have them: the window is what binds, and a call's `timeout=` goes before this one."""
+    limits = library.Limits(max_connections=1000, max_keepalive_connections=100)
+    return {"timeout": library.Timeout(600.0, connect=5.0), "limits": limits, "follow_redirects": True}
+
+
+class _GateCalls(Generic[Inner]):
     """Leads the calls of one transport of this family to their last answers: see `millgate.client.call`.
 
     They are sent by `inner`, or by what `usual_inner` makes for each process: one that was forked and used its
     parent's connections would read answers that are another process's.
     """
 
+    family: ClassVar[HttpxFamily]
+    plain: ClassVar[str]
+    """The name of the library's own transport."""
+
     def __init__(
-        self, inner: Any, usual_inner: Callable[[], Any], family: HttpxFamily, settings: HostSettings | None
+        self,
+        inner: Inner | None = None,
+        settings: HostSettings | None = None,
+        usual_inner: Callable[[], Inner] | None = None,
     ) -> None:
+        library = self.family.library
+        usual_inner = usual_inner or partial(getattr(library, self.plain), limits=_usual(library)["limits"])
         self._make = usual_inner if inner is None else lambda: inner
         self._inners = {os.getpid(): self._make()}
         self._closings = 0
-        self._family = family
-        self._unreached = (family.library.ConnectError, family.library.ConnectTimeout)
+        self._unreached = (library.ConnectError, library.ConnectTimeout)
         self.sessions = HostSessions(settings)
+
+    @classmethod
+    def dressed(cls, settings: HostSettings | None, more: dict[str, Any]) -> dict[str, Any]:
+        """Return a client's arguments with our transport around the plain one, or `transport`; beside it a client drops some, and asks a proxy past it."""
+        more = _usual(cls.family.library) | more
+        proxy, inner = more.pop("proxy", None), more.pop("transport", None)
+        kept = {name: more[name] for name in more.keys() & _OF_TRANSPORTS}
+        usual_inner = partial(getattr(cls.family.library, cls.plain), proxy=proxy, **kept)
+        return {**more, "transport": cls(inner, settings, usual_inner)}
 
     @property
     def _inner(self) -> Any:
@@ -109,7 +121,7 @@ class _GateCalls:
     def _refuse_closed(self, closings: int) -> None:
         """Raise for a call that the client's closing found in line; sent now, it would open connections anew."""
         if closings != self._closings:
-            raise self._family.library.ConnectError("the client was closed while the call stood in line")
+            raise self.family.library.ConnectError("the client was closed while the call stood in line")
 
     @staticmethod
     def _heard(session: HostSession, response: Any) -> Any:
@@ -122,7 +134,7 @@ class _GateCalls:
     def _watched(
         self, last: Any, leaving: Leaving | None, stream: Callable[[Any, Leaving | None], Any]
     ) -> Any:
-        response = last or self._family.library.Response(
+        response = last or self.family.library.Response(
             SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY
         )
         if leaving is not None and response.is_closed:
@@ -134,20 +146,22 @@ class _GateCalls:
         """Return the body if it can be sent again, None for one that is read as it is sent."""
         try:
             body: bytes = request.content
-        except self._family.library.RequestNotRead:
+        except self.family.library.RequestNotRead:
             return None
         return body
 
 
-class GateCalls(_GateCalls):
+class GateCalls(_GateCalls[Inner]):
     """The calls of threads."""
+
+    plain = "HTTPTransport"
 
     def handle_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
+        session, late = self.sessions.of(request.url), self.family.library.PoolTimeout
         send = partial(self._send, session, self._closings)
         ending = carry(session, request, self._body(request), send, late)
-        return self._watched(*ending, self._family.stream)
+        return self._watched(*ending, self.family.stream)
 
     def _send(self, session: HostSession, closings: int, request: Any) -> Any:
         self._refuse_closed(closings)
@@ -163,15 +177,17 @@ class GateCalls(_GateCalls):
         self._inner.close()
 
 
-class AsyncGateCalls(_GateCalls):
+class AsyncGateCalls(_GateCalls[Inner]):
     """The calls of asyncio."""
+
+    plain = "AsyncHTTPTransport"
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self._family.library.PoolTimeout
+        session, late = self.sessions.of(request.url), self.family.library.PoolTimeout
         send = partial(self._send, session, self._closings)
         ending = await carry_async(session, request, self._body(request), send, late)
-        return self._watched(*ending, self._family.async_stream)
+        return self._watched(*ending, self.family.async_stream)
 
     async def _send(self, session: HostSession, closings: int, request: Any) -> Any:
         self._refuse_closed(closings)

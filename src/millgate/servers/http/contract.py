@@ -1,6 +1,8 @@
 """What the pieces of the HTTP door ask of each other."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -13,11 +15,13 @@ from millgate.http1.client import AnswerHead, Call
 from millgate.http1.server.contract import Exchange
 from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.lag import LATE_S
+from millgate.runtime.long_bodies import LONG_BYTES
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.runtime.verdicts import SAID_NOTHING, Said
 from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.cross_origin import CrossOrigin
-from millgate.servers.http.error_responses import ErrorResponses
+from millgate.servers.http.error_responses import ErrorResponses, unheard
+from millgate.servers.http.keep_alive import KeptAlive
 from millgate.servers.http.kept_answers import KeptAnswers
 from millgate.servers.http.whole_bound import GivenUp
 from millgate.servers.requests.fields import Pairs
@@ -142,32 +146,42 @@ class AnswerOwner(Ongoing):
 
 
 class HttpDesk:
-    """What attempts and other requests ask of their door. Compiled, a class is asked twice as fast as a protocol."""
+    """What attempts and other requests ask of their door. Compiled, a class is asked twice as fast as a protocol.
 
-    driver: Driver
-    engines: Mapping[str, EngineRoute]
-    settings: DoorSettings
-    error_responses: ErrorResponses
-    tickets: TicketDesk
-    kept_answers: KeptAnswers
-    asked_usage: AskedUsage
-    secret: bytes
-    """The key of the fingerprints."""
-    told_clients: ToldClients | None
-    """Those of other workers and replicas, where there are any."""
-    marker: PrefixMarker
-    on_given_up: Callable[[GivenUp], None]
-    """Told of each whole answer that did not come within its bound."""
-    on_refused: Callable[[str, FailureKind], None]
-    """Told of each answer of an engine that has no room, refuses the gate's own key, or says that its account has no credit left."""
-    on_unknown: Callable[[str], None]
-    """Told of each engine that knew no such model or path, where another one was asked."""
-    on_upstream_named: Callable[[int, bytes], None]
-    """Told of each attempt whose engine gave its answer an id of its own."""
-    on_cause: Callable[[int, str], None]
-    """Told in words why the connection to an attempt's engine failed."""
-    traced: Callable[[int, bytes], bytes] | None
-    """Puts an attempt's trace into its header lines for its engine, where traces are made."""
+    `engines` are the routes to the engines that the core knows, by the same names; light requests go to the first.
+    """
+
+    def __init__(self, driver: Driver, engines: Sequence[EngineRoute], settings: DoorSettings) -> None:
+        clock = asyncio.get_running_loop().time
+        self.driver = driver
+        self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
+        self.settings = settings
+        self._ongoing: dict[Exchange, Ongoing] = {}
+        self._boot = os.urandom(4).hex().encode()
+        self.error_responses = ErrorResponses(self._boot)
+        self.tickets = TicketDesk(clock, settings.ticket_key)
+        self.kept_answers = KeptAnswers()
+        self.asked_usage = AskedUsage(clock)
+        self.secret = os.urandom(32)
+        """The key of the fingerprints."""
+        self.told_clients: ToldClients | None = None
+        """Those of other workers and replicas, where there are any."""
+        self.marker = PrefixMarker(settings.ticket_key or self.secret)
+        self.on_given_up: Callable[[GivenUp], None] = unheard
+        """Told of each whole answer that did not come within its bound."""
+        self.on_refused: Callable[[str, FailureKind], None] = unheard
+        """Told of each answer of an engine that has no room, refuses the gate's own key, or says that its account has no credit left."""
+        self.on_unknown: Callable[[str], None] = unheard
+        """Told of each engine that knew no such model or path, where another one was asked."""
+        self.on_upstream_named: Callable[[int, bytes], None] = unheard
+        """Told of each attempt whose engine gave its answer an id of its own."""
+        self.on_cause: Callable[[int, str], None] = unheard
+        """Told in words why the connection to an attempt's engine failed."""
+        self.traced: Callable[[int, bytes], bytes] | None = None
+        """Puts an attempt's trace into its header lines for its engine, where traces are made."""
+        self.unusable_usage = 0
+        self.on_unusable_usage: Callable[[str], None] = unheard
+        """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
 
     def route(self, decision: Admit, lane: str | None) -> EngineRoute:
         """Return how to reach the engine of an attempt that named this lane, or none."""
@@ -178,17 +192,29 @@ class HttpDesk:
 
     def forget(self, exchange: Exchange) -> None:
         """Drop an exchange that is over."""
+        if isinstance(exchange, KeptAlive):
+            exchange = exchange.release()
+        self._ongoing.pop(exchange, None)
 
     def first_event_by(self, decided: float) -> float:
         """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
-        raise NotImplementedError
+        bound_s = self.settings.first_event_s
+        return decided if bound_s is None else min(decided, asyncio.get_running_loop().time() + bound_s)
 
     def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
         """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
-        raise NotImplementedError
+        return (
+            self.settings.ask_usage
+            and facts.include_usage is None
+            and self.asked_usage.may_ask(engine)
+            # Of a long body its reader has looked.
+            and (len(body) > LONG_BYTES or body.find(b'"stream_options"') < 0)
+        )
 
     def misses_usage(self, engine: str) -> None:
-        """Count an answer of this engine that should say its tokens and says nothing usable."""
+        """Count an answer whose usage is missing, negative or absurd; the estimate stands."""
+        self.unusable_usage += 1
+        self.on_unusable_usage(engine)
 
 
 class AskedAttempt(DecisionListener, Ongoing, Protocol):

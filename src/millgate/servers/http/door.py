@@ -1,14 +1,12 @@
 """The HTTP door: bytes of a request become facts, facts an arrival, and decisions answers."""
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from millgate.core.decisions import Admit
 from millgate.core.events import Arrived
-from millgate.core.words import FailureKind
 from millgate.dialects.bodies import no_such_model, not_yours
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
@@ -16,7 +14,6 @@ from millgate.runtime.callers import Callers
 from millgate.runtime.driver import Driver
 from millgate.runtime.lag import LoopLag
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies
-from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.http.arrivals import (
     arrival_of,
     as_told_elsewhere,
@@ -24,23 +21,20 @@ from millgate.servers.http.arrivals import (
     with_licences,
     with_ticket,
 )
-from millgate.servers.http.asked_usage import AskedUsage
 from millgate.servers.http.attempt import HttpAttempt
 from millgate.servers.http.coalescing import SharedRoutes
 from millgate.servers.http.contract import AttemptMaker, DoorSettings, HttpDesk
 from millgate.servers.http.entry import Authentication
-from millgate.servers.http.error_responses import ErrorResponses, Shedding, unheard
+from millgate.servers.http.error_responses import Shedding, unheard
 from millgate.servers.http.keep_alive import KeptAlive
-from millgate.servers.http.kept_answers import NOT_KEPT, KeptAnswers, not_kept
+from millgate.servers.http.kept_answers import NOT_KEPT, not_kept
 from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, meant, methods
 from millgate.servers.http.progress import Progress
-from millgate.servers.http.whole_bound import GivenUp
-from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
-from millgate.servers.requests.tickets import KeptBody, TicketDesk
+from millgate.servers.requests.tickets import KeptBody
 
 _LOOKS: Final = 2
 _LOOK_S: Final = 0.005
@@ -64,10 +58,7 @@ def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | Non
 
 
 class HttpDoor(HttpDesk):
-    """The application behind the gateway's HTTP server: one object for all connections.
-
-    `engines` are the routes to the engines that the core knows, by the same names; light requests go to the first.
-    """
+    """The application behind the gateway's HTTP server: one object for all connections."""
 
     def __init__(
         self,
@@ -76,46 +67,28 @@ class HttpDoor(HttpDesk):
         settings: DoorSettings | None = None,
         callers: Callers | None = None,
     ) -> None:
-        self.driver = driver
-        self.entry = Authentication(callers)
-        self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
-        self.settings = settings or DoorSettings()
-        self.kept_answers, self.shared = KeptAnswers(), SharedRoutes()
-        self.tickets = TicketDesk(asyncio.get_running_loop().time, self.settings.ticket_key)
-        self._ongoing: dict[Exchange, Ongoing] = {}
+        super().__init__(driver, engines, settings or DoorSettings())
+        self.entry, self.shared = Authentication(callers), SharedRoutes()
         self._light = Passthrough(self, self._ongoing)
         self.long_bodies = LongBodies()
         """Reads the long ones of every door; its owner closes it last."""
         self._long = LongDesk(self, self._ongoing, self.long_bodies)
-        self.asked_usage = AskedUsage(asyncio.get_running_loop().time)
-        self.secret, self.told_clients = os.urandom(32), None
-        self.marker = PrefixMarker(self.settings.ticket_key or self.secret)
-        self._boot = os.urandom(4).hex().encode()
         self.make_attempt: AttemptMaker = partial(_attempt, self)
         self.adjust: Callable[[Exchange, Arrived], Arrived] | None = None
         """Says more of an arrival than its head and its body have said."""
         self._progress = Progress(driver, self._ongoing)
         self.lag = LoopLag(asyncio.get_running_loop(), self.settings.loop_lag_s)
-        self.error_responses = ErrorResponses(self._boot)
         self.shedding = Shedding(driver, self.entry, self.error_responses, self._boot)
-        self.steered = self.unusable_usage = 0
+        self.steered = 0
         """Fields that were dropped because they would steer another gateway or an engine."""
         self.is_ready: Callable[[], bool] = lambda: True
         """Says whether work should come here, as the readiness page does."""
         self.on_bad_request: Callable[[str], None] = unheard
         """Told the code of each complaint of the server: what came was no request, too much, or too slow."""
-        self.on_refused: Callable[[str, FailureKind], None] = unheard
-        self.on_unknown: Callable[[str], None] = unheard
-        self.on_unusable_usage: Callable[[str], None] = unheard
-        """Told the engine of each whole answer that says nothing usable of its tokens; `unusable_usage` counts them."""
-        self.on_given_up: Callable[[GivenUp], None] = unheard
         self.on_named: Callable[[int, bytes | None], None] = unheard
-        self.on_cause: Callable[[int, str], None] = unheard
-        self.on_upstream_named: Callable[[int, bytes], None] = unheard
-        """Told the id that a client gives an attempt, before it arrives, and the one that an engine gives its answer."""
+        """Told the id that a client gives an attempt, before it arrives."""
         self.on_begun: Callable[[int, bytes | None], None] | None = None
         """Told the `traceparent` of an attempt, before it arrives, where traces are made; see `traced`."""
-        self.traced: Callable[[int, bytes], bytes] | None = None
 
     # ---- what the server asks (see `Application`)
 
@@ -237,32 +210,6 @@ class HttpDoor(HttpDesk):
     def route(self, decision: Admit, lane: str | None) -> EngineRoute:
         """Return how to reach the engine of an attempt that named this lane, or none; in some lanes calls are shared."""
         return self.shared.route(self.engines[decision.legs[0].engine], decision, lane, self.settings)
-
-    def forget(self, exchange: Exchange) -> None:
-        """Drop an exchange that is over."""
-        if isinstance(exchange, KeptAlive):
-            exchange = exchange.release()
-        self._ongoing.pop(exchange, None)
-
-    def first_event_by(self, decided: float) -> float:
-        """Return when the engine must have begun to answer: as decided, or sooner by the door's own bound."""
-        bound_s = self.settings.first_event_s
-        return decided if bound_s is None else min(decided, asyncio.get_running_loop().time() + bound_s)
-
-    def asks_usage(self, engine: str, facts: RequestFacts, body: bytes) -> bool:
-        """Whether to ask this engine for the usage of a stream that came without `stream_options`."""
-        return (
-            self.settings.ask_usage
-            and facts.include_usage is None
-            and self.asked_usage.may_ask(engine)
-            # Of a long body its reader has looked.
-            and (len(body) > LONG_BYTES or body.find(b'"stream_options"') < 0)
-        )
-
-    def misses_usage(self, engine: str) -> None:
-        """Count an answer whose usage is missing, negative or absurd; the estimate stands."""
-        self.unusable_usage += 1
-        self.on_unusable_usage(engine)
 
     @property
     def boot(self) -> str:

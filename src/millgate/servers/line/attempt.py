@@ -1,15 +1,16 @@
 """One time that a job asks for a slot: from the decision about it to the end of the engine's answer."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Reason, Sent
+from millgate.dialects import BY_PATH
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.refusals import FAILURES
@@ -26,7 +27,7 @@ from millgate.runtime.verdicts import (
 )
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection
-from millgate.servers.line.contract import ErrorWords
+from millgate.servers.line.contract import ErrorWords, LineSettings
 from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.judgement import AnswerJudge, let_end
 from millgate.servers.requests.routes import EngineRoute
@@ -39,30 +40,38 @@ _NO_ROOM: Final = (
 )
 
 
-class LineDesk(Protocol):
-    """What an attempt asks of its door."""
+class LineDesk:
+    """What an attempt asks of its door; `boot` begins the ids of attempts."""
 
-    driver: Driver
-    dialect: Dialect
-    engines: Mapping[str, EngineRoute]
-    executed: int
-    """How many jobs have been sent to an engine."""
-    yielded: int
-    """How many have been told to come back."""
-    on_upstream_named: Callable[[int, bytes], None]
-    """Told the id that an engine gives its answer."""
-    on_cause: Callable[[int, str], None]
-    """Told in words why the connection to an attempt's engine failed."""
-    on_refused: Callable[[str, FailureKind], None]
-    """Told of each engine that has no room or takes the gate's own key no longer, and how it said so."""
-    on_unknown: Callable[[str], None]
-    """Told of each engine that knew no such model or path, where another one was asked."""
+    def __init__(
+        self, driver: Driver, engines: Sequence[EngineRoute], settings: LineSettings, boot: str
+    ) -> None:
+        self.driver = driver
+        self.engines = {engine.name: engine for engine in engines}
+        self.settings = settings
+        self.path = settings.path.partition("?")[0].encode()
+        self.dialect: Dialect = BY_PATH[self.path]
+        self._boot = boot
+        self.executed = 0
+        """How many jobs have been sent to an engine."""
+        self.yielded = 0
+        """How many have been told to come back."""
+        self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
+        """Told the id that an engine gives its answer."""
+        self.on_cause: Callable[[int, str], None] = lambda _attempt, _detail: None
+        """Told in words why the connection to an attempt's engine failed."""
+        self.on_refused: Callable[[str, FailureKind], None] = lambda _engine, _kind: None
+        """Told of each engine that has no room or takes the gate's own key no longer, and how it said so."""
+        self.on_unknown: Callable[[str], None] = lambda _engine: None
+        """Told of each engine that knew no such model or path, where another one was asked."""
 
     def target(self, route: EngineRoute) -> bytes:
         """Return what to post to there."""
+        return route.base_path + self.settings.path.encode()
 
     def request_id(self, attempt: int) -> str:
         """Return the id under which operators and engines know this attempt."""
+        return f"{self._boot}-{attempt:x}"
 
 
 class LineAttempt:

@@ -5,14 +5,12 @@ import hmac
 import os
 import socket
 import ssl as tls
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, cast
 
 from millgate.core.events import Arrived, Withdrawn
-from millgate.core.words import FailureKind
-from millgate.dialects import BY_PATH
-from millgate.dialects.contract import Dialect, RequestFacts
+from millgate.dialects.contract import RequestFacts
 from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.line_requests import Manifest
 from millgate.http1.client.sweep import Sweep
@@ -24,7 +22,7 @@ from millgate.runtime.guesses import Guesses
 from millgate.runtime.long_bodies import LongBodies, Outcome
 from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
-from millgate.servers.line.attempt import BACKEND, LineAttempt
+from millgate.servers.line.attempt import BACKEND, LineAttempt, LineDesk
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.connection import LineConnection, Watchlist
 from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineSettings, Readings, Withdraw
@@ -47,7 +45,7 @@ _MOST_KIND: Final = 128
 _TOO_MANY_GUESSES: Final = (Need.UNAUTHORIZED, Fault.QUOTA, OutcomeReason.QUOTA)
 
 
-class LineDoor:
+class LineDoor(LineDesk):
     """Serves the line protocol; build it on the loop that runs it.
 
     `engines` are the routes to the engines that the core knows, by the same names. `budget` is the process's one
@@ -70,22 +68,14 @@ class LineDoor:
         models: Callable[[], frozenset[str] | None],
         descriptors: Descriptors | None = None,
     ) -> None:
-        self.driver = driver
-        path = settings.path.partition("?")[0].encode()
-        self.dialect: Dialect = BY_PATH[path]
-        self.settings = settings
+        super().__init__(driver, engines, settings, boot)
         self.limits: LineLimits = settings.limits
-        self.executed = 0
-        self.yielded = 0
         self.refused_connections = 0
-        self.engines: Mapping[str, EngineRoute] = {engine.name: engine for engine in engines}
-        self._target = settings.path.encode()
-        self._conversation = self.dialect.conversations.get(path)
+        self._conversation = self.dialect.conversations.get(self.path)
         self._marker, self._session_number, self._models = marker, session_number, models
-        self._payloads = Payloads(path, long_bodies)
+        self._payloads = Payloads(self.path, long_bodies)
         self._budget = budget
         self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
-        self._boot = boot
         self._guesses = Guesses()
         self.now = MonotonicClock.now
         self._connections: set[LineConnection] = set()
@@ -99,11 +89,6 @@ class LineDoor:
         self._sweep = Sweep(self._watchlist.check)
         self._draining = False
         self._emptied = asyncio.Event()
-        self.on_upstream_named: Callable[[int, bytes], None] = lambda _attempt, _upstream_id: None
-        self.on_cause: Callable[[int, str], None] = lambda _attempt, _detail: None
-        """Told the id that an engine gives its answer."""
-        self.on_refused: Callable[[str, FailureKind], None] = lambda _engine, _kind: None
-        self.on_unknown: Callable[[str], None] = lambda _engine: None
 
     # ---- the owner's side
 
@@ -219,16 +204,6 @@ class LineDoor:
         self._clients.leave(connection)
         if not self._connections:
             self._emptied.set()
-
-    # ---- what attempts ask (see `attempt.Desk`)
-
-    def target(self, route: EngineRoute) -> bytes:
-        """Return what to post to there."""
-        return route.base_path + self._target
-
-    def request_id(self, attempt: int) -> str:
-        """Return the id under which operators and engines know this attempt."""
-        return f"{self._boot}-{attempt:x}"
 
     # ---- numbers
 

@@ -11,14 +11,15 @@ from typing import Any, Final, cast
 from millgate.http1.client.contract import ID_NAMES
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.backlog import Backlog
-from millgate.http1.server.budget import Share
+from millgate.http1.server.budget import ByteBudget, Share
 from millgate.http1.server.contract import Application, RefusedRequest, RequestHead, ServerLimits
 from millgate.http1.server.deadlines import ConnectionDeadlines, TimeoutVerdict
 from millgate.http1.server.exchange import ExchangeConnection, HttpExchange
 from millgate.http1.server.framing import UnacceptableError
-from millgate.http1.server.intake import BODY, IDLE, Intake
+from millgate.http1.server.intake import BODY, IDLE, EarlyRefusalError, Intake
 from millgate.http1.server.wire import CONTINUE, ResponseHeads, Wire
 from millgate.http1.wire.outbox import Outbox
+from millgate.sockets.descriptors import Descriptors, DoorClients
 
 OPEN: Final = 0
 DEAF: Final = 1
@@ -29,51 +30,120 @@ _TURNS: Final = 32
 """How many pipelined requests are served before other connections get their turn."""
 
 
-class ConnectionOwner:
-    """The server, as its connections see it. Compiled, a class is asked twice as fast as a protocol."""
+class OpenConnections:
+    """The connections of a server, and what they ask of it. Compiled, a class is asked twice as fast as a protocol.
 
-    application: Application
-    limits: ServerLimits
-    heads: ResponseHeads
-    outbox: Outbox
-    sweep: Sweep
-    draining: bool
-    retiring: bool
+    `retiring` makes every answer the last of its connection; `draining` refuses bodies that are announced, too.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        limits: ServerLimits,
+        budget: ByteBudget,
+        tenant_of: Callable[[RequestHead], str] | None,
+        descriptors: Descriptors,
+        *,
+        makes_room: bool,
+    ) -> None:
+        self.application = application
+        self.limits = limits
+        self.budget = budget
+        self._clients = DoorClients(descriptors, limits.connections)
+        self._tenant_of = tenant_of
+        self._makes_room = makes_room
+        self.heads = ResponseHeads()
+        self.sweep = Sweep(self._check, self._forgive)
+        self.draining = self.retiring = False
+        self.refused_connections = 0
+        self._loop = asyncio.get_running_loop()
+        self.outbox = Outbox(self._loop.call_soon)
+        self._connections: dict[Connection, None] = {}
+        self._full_answer = b""
+        self._emptied: asyncio.Future[None] | None = None
+
+    def soon(self, callback: Callable[..., Any]) -> object:
+        """Call back in the next iteration of the loop."""
+        return self._loop.call_soon(callback)
+
+    def share_of(self, head: RequestHead) -> Share:
+        """Return where the body behind this head is booked."""
+        tenant = "" if self._tenant_of is None else self._tenant_of(head)
+        return self.budget.share(tenant, head.peer)
+
+    def admit(self, connection: "Connection") -> bool:
+        """Take a new connection in; return whether it is within the cap."""
+        self._clients.enter(connection)
+        if self._makes_room and self._clients.overdrawn:
+            self._cut_oldest()
+        self._connections[connection] = None
+        if self._clients.overdrawn:
+            self.refused_connections += 1
+            return False
+        return True
+
+    def _cut_oldest(self) -> None:
+        """Cut the oldest connection whose client is waited for, if there is one."""
+        oldest = next((each for each in self._connections if not each.is_busy), None)
+        if oldest is not None:
+            self._clients.leave(oldest)
+            oldest.abort()
+
+    def full_answer(self) -> bytes:
+        """Return the prebuilt 503 for connections over the cap."""
+        if not self._full_answer:
+            refusal = self.application.bad_request(503, "overloaded", "too many connections; try again soon")
+            self._full_answer = (
+                self.heads.sized(refusal.status, refusal.headers, len(refusal.body), True) + refusal.body
+            )
+        return self._full_answer
 
     @property
     def crowded(self) -> bool:
         """Whether even lingering refusals are too many."""
-        raise NotImplementedError
-
-    def soon(self, callback: Callable[..., Any]) -> object:
-        """Call back in the next iteration of the loop."""
-        raise NotImplementedError
-
-    def share_of(self, head: RequestHead) -> Share:
-        """Return where the body behind this head is booked."""
-        raise NotImplementedError
-
-    def admit(self, connection: "Connection") -> bool:
-        """Take a new connection in; return whether it is within the cap."""
-        raise NotImplementedError
+        return self._clients.crowded
 
     def forget(self, connection: "Connection") -> None:
         """Drop a connection that is closed."""
-
-    def full_answer(self) -> bytes:
-        """Return the answer for connections over the cap."""
-        raise NotImplementedError
+        self._connections.pop(connection, None)
+        self._clients.leave(connection)
+        if self._emptied is not None and not self._connections and not self._emptied.done():
+            self._emptied.set_result(None)
 
     def refusal(self, error: Exception, head: RequestHead | None = None) -> RefusedRequest:
-        """Dress what has gone wrong with a request."""
-        raise NotImplementedError
+        """Dress what has gone wrong with a request; report what is the application's own fault."""
+        if isinstance(error, EarlyRefusalError):
+            return error.refusal
+        if not isinstance(error, UnacceptableError):
+            self._loop.call_exception_handler(
+                {"message": "the application failed on a request", "exception": error}
+            )
+            error = UnacceptableError(500, "internal_error", "the server failed on this request")
+        return self.application.bad_request(error.status, error.code, error.message, head)
+
+    # ---- deadlines
+
+    def _check(self, now: float) -> None:
+        self.heads.refresh()
+        self._full_answer = b""  # it carries the date
+        late = [connection for connection in self._connections if connection.deadlines.until <= now]
+        for connection in late:
+            try:
+                connection.on_deadline(now)
+            except Exception:
+                connection.abort()  # it would be late again at every look, and those behind it never looked at
+                raise
+
+    def _forgive(self, lost_s: float) -> None:
+        for connection in self._connections:
+            connection.deadlines.forgive(lost_s)
 
 
 # Transports call it by its methods; a compiled class that inherits from an interpreted one loses its fixed fields.
 class Connection(ExchangeConnection):
     """Serves one client, as an `asyncio.Protocol` without inheriting from it."""
 
-    def __init__(self, server: ConnectionOwner) -> None:
+    def __init__(self, server: OpenConnections) -> None:
         self._server = server
         self._intake = Intake(server.application, server.limits, server.share_of)
         self._exchange: HttpExchange | None = None

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from millgate.cli.exits import CommandError
-from millgate.config.changes import changes
 from millgate.config.discovered import names_of, twins_of, with_adapters, with_addresses
 from millgate.config.load import FileStamp, Loaded, stamp_of
 from millgate.config.problems import ConfigError, Problem
 from millgate.config.schema import Config, EngineConfig
+from millgate.config.values import Section
 from millgate.core.settings import EngineSettings, Settings
 from millgate.gateway import (
     Configuration,
@@ -231,3 +231,24 @@ def _unsure(config: Config) -> list[EngineConfig]:
         for engine in config.engines
         if engine.account is None and (engine.max_inflight is None or engine.kv_tokens is None)
     ]
+
+
+def changes(before: object, now: object, path: str = "") -> list[str]:
+    """Return the path of each setting with another value; an item that has come, or is gone, is one (`tenants.acme`)."""
+    if before == now:
+        return []
+    old, new = _parts(before), _parts(now)
+    names = {**old, **new} if old and new else {}
+    within = [
+        each for name in names for each in changes(old.get(name), new.get(name), f"{path}.{name}".strip("."))
+    ]
+    return within or [path]
+
+
+def _parts(value: object) -> dict[str, object]:
+    """Return the settings of a section, or the items of a list by name; nothing of what has no parts, or items without names."""
+    if isinstance(value, Section):
+        return {name: getattr(value, name) for name in type(value).model_fields}
+    items = value if isinstance(value, tuple) else ()
+    parts = {getattr(item, "name", None): item for item in items}
+    return {} if None in parts else {str(name): item for name, item in parts.items()}

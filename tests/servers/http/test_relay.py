@@ -414,7 +414,7 @@ def test_the_core_is_told_how_far_each_stream_has_come() -> None:
 def test_streams_that_are_looked_at_in_several_turns_are_told_of_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("millgate.servers.http.progress._AT_ONCE", 1)
+    monkeypatch.setattr("millgate.servers.http.door._AT_ONCE", 1)
     end = asyncio.Event()
 
     async def script(asked: Asked) -> None:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from millgate.engine.step_time import PromptChunk
-from millgate.sim.measured.architectures import find_architecture
 from millgate.sim.measured.collectives import AllReduce, find_links, read_all_reduce
 from millgate.sim.measured.judge import replay
-from millgate.sim.measured.memory import computed_tokens, usable_bytes
+from millgate.sim.measured.memory import computed_tokens, find_architecture, usable_bytes
 from millgate.sim.measured.model import divided
 from millgate.sim.measured.run import MeasuredRun, read_run
 from millgate.sim.measured.tables import Attention, Grid, MeasuredError, read_layers

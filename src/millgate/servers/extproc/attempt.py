@@ -18,15 +18,16 @@ from millgate.core.words import FailureKind, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
 from millgate.dialects.refusals import RefusalAnswer
+from millgate.http1.client import Ear
+from millgate.http1.client.connection import COMPLAINING, FAULTY
 from millgate.http1.server.budget import ByteBudget, Share
 from millgate.http1.server.contract import Application, Exchange, RequestHead
 from millgate.http1.wire.fields import HOP_BY_HOP, Lines
 from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.prefix_marker import PrefixMarker
-from millgate.runtime.verdicts import Said, event_verdict
+from millgate.runtime.verdicts import UNFIT, Said, event_verdict
 from millgate.servers.extproc.call import Destination, EnvoyExchange
 from millgate.servers.extproc.extension import allowed, in_own_terms
-from millgate.servers.extproc.heard import HeardRequest
 from millgate.servers.extproc.messages import Forward
 from millgate.servers.extproc.running import LoggedRequest, RunningRequests, read_error
 from millgate.servers.extproc.settings import CONTROL_HEADERS, DESTINATION, ExtprocSettings
@@ -37,6 +38,38 @@ from millgate.servers.requests.response_headers import refusal, response_headers
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import KeptBody, TicketDesk
 from millgate.servers.requests.told_clients import ToldClients
+
+
+class HeardRequest:
+    """One request that goes to an engine now, whose `ear` hears what follows; None hears nothing."""
+
+    def __init__(self, ear: Ear | None) -> None:
+        self._ear = ear
+        self._heard_before = 0 if ear is None else ear.heard
+        self._is_trial = ear is not None and ear.anxious and ear.tries()
+
+    def answered(self, *, is_whole: bool = True) -> None:
+        """Its answer has begun, which is enough for the one that is tried, or is whole."""
+        if self._ear is not None:
+            self._ear.heard += 1
+            if self._ear.anxious and (is_whole or self._is_trial):
+                self._ear.succeeded()
+
+    def failed(self, kind: FailureKind, status: int | None) -> None:
+        """It has failed; `status` is as in `FailedAnswer`."""
+        ear = self._ear
+        if ear is None or status is None:
+            return
+        if status == 0:
+            ear.failed(kind, self._heard_before, "behind Envoy")
+        elif status >= FAULTY or (status < COMPLAINING and kind in UNFIT):
+            ear.complained(status, "" if status >= FAULTY else ", and not what was asked for")
+        elif status < COMPLAINING:
+            self.answered()
+        else:
+            ear.heard += 1
+            if self._is_trial:
+                ear.undecided()
 
 
 class EnvoyAttempt(Ongoing, DecisionListener):

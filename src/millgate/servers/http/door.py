@@ -1,12 +1,12 @@
 """The HTTP door: bytes of a request become facts, facts an arrival, and decisions answers."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from millgate.core.decisions import Admit
-from millgate.core.events import Arrived
+from millgate.core.events import Arrived, EngineProgress, Growth
 from millgate.dialects.bodies import no_such_model, not_yours
 from millgate.dialects.contract import BadInputError, RequestFacts
 from millgate.http1.server.contract import Exchange, RefusedRequest, RequestHead
@@ -31,7 +31,7 @@ from millgate.servers.http.kept_answers import NOT_KEPT, not_kept
 from millgate.servers.http.long_requests import LongDesk
 from millgate.servers.http.passthrough import Passthrough
 from millgate.servers.http.paths import HEALTH, HEALTHZ, meant, methods
-from millgate.servers.http.progress import Progress
+from millgate.servers.requests.ongoing import Ongoing
 from millgate.servers.requests.reading import DoorRequest, HeadReading, kept_reading
 from millgate.servers.requests.routes import EngineRoute
 from millgate.servers.requests.tickets import KeptBody
@@ -55,6 +55,49 @@ def _answer_at_once(door: "HttpDoor", head: RequestHead) -> RefusedRequest | Non
     if head.path == HEALTH and head.method in methods(HEALTH):
         return RefusedRequest(200 if door.is_ready() else 503, [], b"")
     return None
+
+
+_PROGRESS_S: Final = 1.0
+_AT_ONCE: Final = 500
+"""Looked at in one turn of the loop, in half a millisecond: five thousand would make every stream stutter."""
+
+
+class Progress:
+    """Reports on the streams among `ongoing`, between `start` and `stop`."""
+
+    def __init__(self, driver: Driver, ongoing: Mapping[Exchange, Ongoing]) -> None:
+        self._driver = driver
+        self._ongoing = ongoing
+        self._timer: asyncio.TimerHandle | None = None
+        self._turn: asyncio.Handle | None = None
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._timer = asyncio.get_running_loop().call_later(_PROGRESS_S, self._report)
+
+    def stop(self) -> None:
+        """Stop reporting."""
+        for handle in (self._timer, self._turn):
+            if handle is not None:
+                handle.cancel()
+        self._timer = self._turn = None
+
+    def _report(self) -> None:
+        self.start()
+        self._gather(list(self._ongoing.values()), {})
+
+    def _gather(self, unseen: list[Ongoing], grown: dict[str, list[Growth]]) -> None:
+        """Look at some of those that are left, and report when all have been looked at."""
+        for ongoing in unseen[-_AT_ONCE:]:
+            if found := ongoing.growth():
+                engine, growth = found
+                grown.setdefault(engine, []).append(growth)
+        del unseen[-_AT_ONCE:]
+        if unseen:
+            self._turn = asyncio.get_running_loop().call_soon(self._gather, unseen, grown)
+            return
+        for name, streams in grown.items():
+            self._driver.post(EngineProgress(name, tuple(streams)))
 
 
 class HttpDoor(HttpDesk):

@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from millgate.engine.sequences import BatchLimits
-from millgate.sim.measured.architectures import Architecture, find_architecture
 from millgate.sim.measured.collectives import AllReduce, find_links, read_all_reduce
-from millgate.sim.measured.memory import believed_tokens, computed_tokens, usable_bytes
+from millgate.sim.measured.memory import (
+    Architecture,
+    believed_tokens,
+    computed_tokens,
+    find_architecture,
+    usable_bytes,
+)
 from millgate.sim.measured.model import KernelModel, divided
 from millgate.sim.measured.record import EngineRecord, Served, count, read_requests, table
 from millgate.sim.measured.tables import Grid, MeasuredError, read_attention, read_layers

@@ -85,9 +85,8 @@ def scrape(
     statuses: Sequence[int] = _GOOD,
 ) -> Call:
     """Fetch a page; `done` is called once; the body is wanted of one of these statuses, and within `within_s`."""
-    by = asyncio.get_running_loop().time() + within_s
-    call = upstream.request(b"GET", target, headers, b"", _Page(done, statuses), head_by=by)
-    call.expire_at(by)
+    call = upstream.request(b"GET", target, headers, b"", _Page(done, statuses))
+    call.expire_at(asyncio.get_running_loop().time() + within_s)
     return call
 
 

@@ -150,10 +150,10 @@ class Stand:
         """Send a POST without waiting."""
         return self.pool.request(b"POST", b"/v1/x", [(b"x-a", b"b")], body, receiver, **more)
 
-    async def ask(self, body: bytes = b"{}", **more: Any) -> Receiver:
-        """Send a POST and wait until it is over."""
+    async def ask(self, body: bytes = b"{}", expires_at: float | None = None, **more: Any) -> Receiver:
+        """Send a POST, which is given up at this loop time, and wait until it is over."""
         receiver = Receiver()
-        self.send(receiver, body, **more)
+        self.send(receiver, body, **more).expire_at(expires_at)
         await until(lambda: receiver.over)
         return receiver
 

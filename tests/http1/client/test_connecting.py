@@ -31,7 +31,7 @@ class Deaf:
     def on_raised(self) -> None: ...
 
 
-CALL = UpstreamCall(UpstreamPool("localhost", 1), b"", Deaf(), head_only=False, head_by=None, may_retry=False)
+CALL = UpstreamCall(UpstreamPool("localhost", 1), b"", Deaf(), head_only=False, may_retry=False)
 
 
 class Made:
@@ -166,7 +166,7 @@ def test_an_engine_whose_machine_is_gone_without_a_word_is_noticed_within_a_minu
             theirs.bind(("127.0.0.1", 0))
             theirs.listen()
             ours.connect(theirs.getsockname())
-            call = UpstreamCall(pool, b"", Deaf(), head_only=False, head_by=None, may_retry=False)
+            call = UpstreamCall(pool, b"", Deaf(), head_only=False, may_retry=False)
             loop = asyncio.get_running_loop()
             connection = UpstreamConnection(pool, call)
             await loop.create_connection(lambda: cast("asyncio.Protocol", connection), sock=ours)
@@ -216,7 +216,7 @@ def test_a_connection_that_is_made_in_the_turn_in_which_its_time_is_over_is_not_
         loop, receiver = asyncio.get_running_loop(), Receiver()
         with socket.create_server(("127.0.0.1", 0)) as listening:
             pool = UpstreamPool(*listening.getsockname())
-            pool.request(b"GET", b"/", [], b"", receiver, head_by=loop.time() + 1.0)
+            pool.request(b"GET", b"/", [], b"", receiver).expire_at(loop.time() + 1.0)
             loop.call_soon(pool._check, math.inf)  # behind it comes the word that it is connected
             await until(lambda: receiver.over)
             assert receiver.failure == (FailureKind.CONNECT, Sent.NONE)

@@ -193,8 +193,7 @@ def test_connecting_ends_at_its_deadline_or_at_the_calls(
 
         pool = UpstreamPool("127.0.0.1", port, settings=UpstreamSettings(connect_s=connect_s))
         receiver = Receiver()
-        head_by = asyncio.get_running_loop().time() + head_s
-        pool.request(b"GET", b"/", [], b"", receiver, head_by=head_by)
+        pool.request(b"GET", b"/", [], b"", receiver).expire_at(soon(head_s))
         await until(lambda: receiver.over)
         assert receiver.failure == (kind, Sent.NONE)
         pool.close()
@@ -213,7 +212,7 @@ def soon(after_s: float) -> float:
 def test_a_head_that_does_not_come_by_its_deadline_is_a_timeout(said: tuple[bytes, ...]) -> None:
     async def body() -> None:
         async with engine(saying(*said, then=stay)) as stand:
-            got = await stand.ask(head_by=soon(0.2))
+            got = await stand.ask(expires_at=soon(0.2))
             assert got.failure == (FailureKind.TIMEOUT, Sent.REQUEST)
 
     run(body())
@@ -224,18 +223,8 @@ def test_informational_answers_do_not_move_the_deadline_of_the_head() -> None:
         async with engine(
             saying(*[b"HTTP/1.1 103 Early Hints\r\n\r\n"] * 1000), informational_answers=10_000
         ) as stand:
-            got = await stand.ask(head_by=soon(0.2))
+            got = await stand.ask(expires_at=soon(0.2))
             assert got.failure == (FailureKind.TIMEOUT, Sent.REQUEST)
-
-    run(body())
-
-
-def test_the_deadline_of_the_head_ends_with_the_head() -> None:
-    async def body() -> None:
-        slow = [chunk(b"x")] * 150
-        async with engine(saying(STREAM, *slow, LAST_CHUNK)) as stand:
-            got = await stand.ask(head_by=soon(0.2))
-            assert got.ended == [True]
 
     run(body())
 

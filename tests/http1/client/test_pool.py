@@ -309,7 +309,7 @@ def test_the_deadline_goes_with_the_call_to_its_fresh_connection() -> None:
 
         async with engine(script) as stand:
             await stand.ask()
-            got = await stand.ask(head_by=asyncio.get_running_loop().time() + 0.2)
+            got = await stand.ask(expires_at=asyncio.get_running_loop().time() + 0.2)
             assert got.failure == (FailureKind.TIMEOUT, Sent.REQUEST)
 
     run(body())

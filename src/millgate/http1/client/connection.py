@@ -68,7 +68,6 @@ class UpstreamCall:
         receiver: Receiver,
         *,
         head_only: bool,
-        head_by: float | None,
         may_retry: bool,
     ) -> None:
         self._pool = pool
@@ -77,11 +76,10 @@ class UpstreamCall:
         """What follows the message: a long body."""
         self.receiver = receiver
         self.head_only = head_only
-        self.deadline = math.inf if head_by is None else head_by
+        self.deadline = math.inf
         self.paused = False
         self.sent = Sent.NONE
         self.connection: UpstreamConnection | None = None
-        self._until_head = True
         self._may_retry = may_retry
         self._done = False
         self._good_status = 0
@@ -144,7 +142,6 @@ class UpstreamCall:
     def expire_at(self, at_s: float | None) -> None:
         """Fail with TIMEOUT at this loop time whatever has arrived by then; None takes the deadline away."""
         self.deadline = math.inf if at_s is None else at_s
-        self._until_head = False
 
     # ---- the connection's side
 
@@ -155,11 +152,9 @@ class UpstreamCall:
         connection.begin(self)
 
     def headed(self, head: AnswerHead) -> None:
-        """Let go of `head_by`: the final head is here."""
+        """Take the final head."""
         if self._pool.on_head is not None:
             self._pool.on_head(head)
-        if self._until_head:
-            self.deadline = math.inf
         ear = self._ear
         if ear is not None:
             if head.status < FAULTY:

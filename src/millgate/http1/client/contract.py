@@ -145,7 +145,7 @@ class Call(Protocol):
     def expire_at(self, at_s: float | None) -> None:
         """Fail with TIMEOUT at this loop time whatever has arrived by then; None takes the deadline away.
 
-        Replaces `head_by`, which ends by itself when the head has come: a first *event* can be dated too.
+        It does not end by itself when the head has come: a first *event* can be dated too.
         """
 
 
@@ -160,10 +160,9 @@ class Upstream(Protocol):
         body: bytes,
         receiver: Receiver,
         *,
-        head_by: float | None = None,
         may_retry: bool = True,
     ) -> Call:
-        """Send one request now; `head_by` is the loop time by which the final head must have arrived.
+        """Send one request now.
 
         `Host`, `Accept-Encoding`, `Content-Length` and `Connection` are the client's to write; the caller passes no
         hop-by-hop header (ValueError), or lines written with `REQUEST_RESERVED`. With `may_retry` a kept connection

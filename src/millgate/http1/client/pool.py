@@ -93,7 +93,6 @@ class UpstreamPool(ConnectionShelf):
         body: bytes,
         receiver: Receiver,
         *,
-        head_by: float | None = None,
         may_retry: bool = True,
     ) -> UpstreamCall:
         """Send one request now, on a kept connection if there is one; see `Upstream.request`."""
@@ -101,9 +100,7 @@ class UpstreamPool(ConnectionShelf):
             raise RuntimeError("this upstream has been closed")
         is_long = len(body) > _LONG_BYTES
         message = self._message(method, target, headers, body, is_long=is_long)
-        call = UpstreamCall(
-            self, message, receiver, head_only=method == b"HEAD", head_by=head_by, may_retry=may_retry
-        )
+        call = UpstreamCall(self, message, receiver, head_only=method == b"HEAD", may_retry=may_retry)
         if is_long:
             call.rest = body
         if self._kept:

@@ -58,16 +58,13 @@ class Coalescing:
         body: bytes,
         receiver: Receiver,
         *,
-        head_by: float | None = None,
         may_retry: bool = True,
     ) -> Call:
         """Send one request now, or within the window together with others."""
         lines = headers if isinstance(headers, bytes) else header_lines(headers)
         texts = texts_of(body) if target.endswith(_PATH) and len(body) <= _MOST_BYTES else None
         if texts is None or len(texts.texts) >= self.settings.most_inputs:
-            return self.upstream.request(
-                method, target, lines, body, receiver, head_by=head_by, may_retry=may_retry
-            )
+            return self.upstream.request(method, target, lines, body, receiver, may_retry=may_retry)
         part = _Part(self, _Outgoing(method, target, lines, body, receiver), texts)
         own = [line for line in lines.split(b"\r\n") if line.partition(b":")[0] not in _OF_ONE_REQUEST]
         key = (target, texts.key, tuple(own))

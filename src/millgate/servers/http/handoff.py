@@ -68,13 +68,11 @@ class TwoEngines:
         body: bytes,
         receiver: Receiver,
         *,
-        head_by: float | None = None,
         may_retry: bool = True,
     ) -> Call:
         """Send one request to the first engine now; one that is sent again goes to the second alone."""
         lines = headers if isinstance(headers, bytes) else header_lines(headers)
         call = _TwoLegs(self, method, target, lines, body, receiver, may_retry=may_retry)
-        call.expire_at(head_by)
         if self._asked:
             call.go_alone(FailureKind.STATUS)
         else:

@@ -78,7 +78,6 @@ class PairedEngines:
         body: bytes,
         receiver: Receiver,
         *,
-        head_by: float | None = None,
         may_retry: bool = True,
     ) -> Call:
         """Send one request to both engines now, to meet in a new room."""
@@ -98,7 +97,6 @@ class PairedEngines:
                 method, at_reader, self._lines_for(reader), both, ReaderAnswer(call), may_retry=may_retry
             ),
         )
-        call.expire_at(head_by)
         return call
 
     def close(self) -> None:

@@ -26,11 +26,12 @@ from millgate.runtime.verdicts import (
     told_instead,
 )
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.connection import LineConnection
+from millgate.servers.line.connection import Hall, LineConnection
 from millgate.servers.line.contract import ErrorWords, LineSettings
 from millgate.servers.requests.fields import with_credential
 from millgate.servers.requests.judgement import AnswerJudge, let_end
 from millgate.servers.requests.routes import EngineRoute
+from millgate.sockets.descriptors import Descriptors
 
 BACKEND: Final = (Need.BACKEND_ERROR, Fault.BACKEND_ERROR, OutcomeReason.BACKEND_ERROR)
 """Of a job whose engine has failed, or whose payload is no request."""
@@ -40,12 +41,18 @@ _NO_ROOM: Final = (
 )
 
 
-class LineDesk:
+class LineDesk(Hall):
     """What an attempt asks of its door; `boot` begins the ids of attempts."""
 
     def __init__(
-        self, driver: Driver, engines: Sequence[EngineRoute], settings: LineSettings, boot: str
+        self,
+        driver: Driver,
+        engines: Sequence[EngineRoute],
+        settings: LineSettings,
+        boot: str,
+        descriptors: Descriptors,
     ) -> None:
+        super().__init__(settings.limits, descriptors)
         self.driver = driver
         self.engines = {engine.name: engine for engine in engines}
         self.settings = settings

@@ -10,6 +10,7 @@ from typing import Final, Protocol, cast
 
 from millgate.dialects.line import Fault, Need, OutcomeReason
 from millgate.http1.client.sweep import SWEEP_S
+from millgate.runtime.clock import MonotonicClock
 from millgate.servers.line.buffer import Buffer
 from millgate.servers.line.contract import (
     Ask,
@@ -22,22 +23,28 @@ from millgate.servers.line.contract import (
     Withdraw,
 )
 from millgate.servers.line.session import Session
+from millgate.sockets.descriptors import Descriptors, DoorClients
 
 
-class Hall(Protocol):
-    """What a connection asks of its door."""
+class Hall:
+    """What a connection asks of its door, and the connections that are open."""
 
-    limits: LineLimits
-
-    def now(self) -> float:
-        """Return the door's time in seconds."""
+    def __init__(self, limits: LineLimits, descriptors: Descriptors) -> None:
+        self.limits = limits
+        self.now = MonotonicClock.now
+        self._clients = DoorClients(descriptors, limits.connections)
+        self._connections: set[LineConnection] = set()
+        self._watchlist = Watchlist(self._connections)
+        self._emptied = asyncio.Event()
 
     def welcome(self, connection: "LineConnection", peer: str) -> Session | bytes:
         """Take a new connection in, or return the line that refuses it."""
+        raise NotImplementedError
 
     @property
     def crowded(self) -> bool:
         """Whether a client that is refused may not stay until it has read why."""
+        return self._clients.crowded
 
     def ask(self, connection: "LineConnection", wish: Ask) -> None:
         """Begin an attempt for a whole upload."""
@@ -47,9 +54,14 @@ class Hall(Protocol):
 
     def watch(self, connection: "LineConnection") -> None:
         """Look at this connection when it is due, which may have become earlier."""
+        self._watchlist.watch(connection)
 
     def forget(self, connection: "LineConnection") -> None:
         """Drop a connection that is closed."""
+        self._connections.discard(connection)
+        self._clients.leave(connection)
+        if not self._connections:
+            self._emptied.set()
 
 
 class Asking(Protocol):

@@ -20,7 +20,6 @@ from millgate.dialects.line_requests import Manifest
 from millgate.http1.client.sweep import Sweep
 from millgate.http1.server.budget import ByteBudget
 from millgate.runtime.callers import session_of_model
-from millgate.runtime.clock import MonotonicClock
 from millgate.runtime.driver import Driver
 from millgate.runtime.guesses import Guesses
 from millgate.runtime.long_bodies import LONG_BYTES, LongBodies, Outcome, WaitingBody
@@ -28,13 +27,13 @@ from millgate.runtime.prefix_marker import PrefixMarker
 from millgate.servers.line import replies
 from millgate.servers.line.attempt import BACKEND, LineAttempt, LineDesk
 from millgate.servers.line.buffer import Buffer
-from millgate.servers.line.connection import LineConnection, Watchlist
-from millgate.servers.line.contract import Ask, ErrorWords, LineLimits, LineSettings, Readings, Withdraw
+from millgate.servers.line.connection import LineConnection
+from millgate.servers.line.contract import Ask, ErrorWords, LineSettings, Readings, Withdraw
 from millgate.servers.line.job import FULL_HINT_S
 from millgate.servers.line.replies import To
 from millgate.servers.line.session import Session
 from millgate.servers.requests.routes import EngineRoute
-from millgate.sockets.descriptors import Descriptors, DoorClients
+from millgate.sockets.descriptors import Descriptors
 from millgate.sockets.listening import Listeners, listening_socket
 
 _BACKLOG: Final = 1024
@@ -130,18 +129,13 @@ class LineDoor(LineDesk):
         models: Callable[[], frozenset[str] | None],
         descriptors: Descriptors | None = None,
     ) -> None:
-        super().__init__(driver, engines, settings, boot)
-        self.limits: LineLimits = settings.limits
+        super().__init__(driver, engines, settings, boot, descriptors or Descriptors())
         self.refused_connections = 0
         self._conversation = self.dialect.conversations.get(self.path)
         self._marker, self._session_number, self._models = marker, session_number, models
         self._payloads = Payloads(self.path, long_bodies)
         self._budget = budget
-        self._clients = DoorClients(descriptors or Descriptors(), self.limits.connections)
         self._guesses = Guesses()
-        self.now = MonotonicClock.now
-        self._connections: set[LineConnection] = set()
-        self._watchlist = Watchlist(self._connections)
         self.listeners = Listeners(
             lambda: cast("asyncio.Protocol", LineConnection(self)),
             self,
@@ -150,7 +144,6 @@ class LineDoor(LineDesk):
         )
         self._sweep = Sweep(self._watchlist.check)
         self._draining = False
-        self._emptied = asyncio.Event()
 
     # ---- the owner's side
 
@@ -191,7 +184,7 @@ class LineDoor(LineDesk):
             await self._emptied.wait()
         self._sweep.stop()
 
-    # ---- what connections ask (see `connection.Hall`)
+    # ---- what connections ask
 
     def meet(self) -> asyncio.Protocol | None:
         """Count a client that begins a TLS handshake; None closes its connection at once."""
@@ -206,11 +199,6 @@ class LineDoor(LineDesk):
         """Count a client no more whose handshake has failed."""
         if protocol not in self._connections:
             self._clients.leave(protocol)
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a client that is refused may not stay until it has read why."""
-        return self._clients.crowded
 
     def welcome(self, connection: LineConnection, peer: str) -> Session | bytes:
         """Take a new connection in, or return the line that refuses it: there are too many, or too many guesses."""
@@ -255,17 +243,6 @@ class LineDoor(LineDesk):
     def withdraw(self, wish: Withdraw) -> None:
         """End the appointments of jobs whose peer has left."""
         self.driver.post(Withdrawn(wish.marks))
-
-    def watch(self, connection: LineConnection) -> None:
-        """Look at this connection when it is due, which may have become earlier."""
-        self._watchlist.watch(connection)
-
-    def forget(self, connection: LineConnection) -> None:
-        """Drop a connection that is closed."""
-        self._connections.discard(connection)
-        self._clients.leave(connection)
-        if not self._connections:
-            self._emptied.set()
 
     # ---- numbers
 

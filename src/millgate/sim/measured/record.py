@@ -20,6 +20,8 @@ _BLOCK_TOKENS = 16
 # 44594 brought that back in 2026 as the option `watermark`, 0 by default); V0 kept a hundredth (pull request 11).
 _FIRST_OF_V1 = (0, 8)
 _V0_WATERMARK_SHARE = 0.01
+# More than any setting says, and less than what is endless.
+_MOST = 1e18
 Table = Mapping[str, Any]
 
 
@@ -37,7 +39,7 @@ def read_requests(path: Path) -> tuple[tuple[Served, ...], int]:
     """Return the requests by arrival, and how many ran together at most; MeasuredError names a line that is none."""
     rows: list[Served] = []
     edges: list[tuple[float, int]] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -47,7 +49,7 @@ def read_requests(path: Path) -> tuple[tuple[Served, ...], int]:
                 began = row.get("scheduled_ts")
                 edges.append((rows[-1].queued_s if began is None else float(began), 1))
                 edges.append((rows[-1].last_token_s, -1))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 raise MeasuredError(f"{path.name}:{number}: not a request: {error}") from None
     if len(rows) < 2:
         raise MeasuredError(f"{path.name}: holds {len(rows) or 'no'} request; its two halves need one each")
@@ -96,7 +98,9 @@ class EngineRecord:
         self.model = str(self._started.get("model") or told.get("model") or "")
         self.device = str(hardware.get("device_name") or "")
         """Both names are empty where none is told."""
-        self.device_bytes = _number(hardware.get("device_total_memory_bytes"), "device_total_memory_bytes")
+        self.device_bytes = above_0(
+            hardware.get("device_total_memory_bytes"), f"{_META}: device_total_memory_bytes"
+        )
         """The memory of one device."""
         self.tensor_parallel_size = self._count("tensor_parallel_size")
         """Over how many devices it is spread."""
@@ -110,7 +114,9 @@ class EngineRecord:
         """The share of a device's memory that it takes."""
         name = "gpu_memory_utilization"
         told = [place.get(name) for place in (self._started, self._cache, self._resolved_cache)]
-        share = next((found for each in told if (found := _number(each, name)) is not None), None)
+        share = next(
+            (found for each in told if (found := above_0(each, f"{_META}: {name}")) is not None), None
+        )
         if share is not None and share > 1:
             raise MeasuredError(f"{_META}: {name}: {share:g}; must be at most 1")
         return share
@@ -182,14 +188,19 @@ def count(value: object, field: str) -> int | None:
         number = float(str(value))
     except ValueError:
         number = 0.0
-    if isinstance(value, bool) or number < 1 or number != int(number):
+    if isinstance(value, bool) or not 1 <= number <= _MOST or number != int(number):
         raise MeasuredError(f"{field}: {value!r}; must be a whole number above 0")
     return int(number)
 
 
-def _number(value: object, field: str) -> float | None:
+def above_0(value: object, field: str) -> float | None:
+    """Return a number above 0, also where it was written as text; None for null."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise MeasuredError(f"{_META}: {field}: {value!r}; must be a number above 0")
-    return float(value)
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = 0.0
+    if isinstance(value, bool) or not 0.0 < number <= _MOST:
+        raise MeasuredError(f"{field}: {value!r}; must be a number above 0")
+    return number

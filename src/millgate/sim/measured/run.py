@@ -26,7 +26,7 @@ from millgate.sim.measured.memory import (
     usable_bytes,
 )
 from millgate.sim.measured.model import KernelModel, divided
-from millgate.sim.measured.record import EngineRecord, Served, count, read_requests, table
+from millgate.sim.measured.record import EngineRecord, Served, above_0, count, read_requests, table
 from millgate.sim.measured.tables import Grid, MeasuredError, read_attention, read_layers
 
 # What a step takes beside its kernels, by the sequences that get a token: BLIS's fit to its own vLLM runs, 126 us and
@@ -155,7 +155,7 @@ def _find(folder: Path, ending: str) -> Path:
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MeasuredError(f"{path.name}: {error}") from None
     if not isinstance(value, dict):
         raise MeasuredError(f"{path.name}: must hold an object")
@@ -175,11 +175,11 @@ def _kv_tokens(told: _Told, served: tuple[Served, ...], sequences: int) -> int:
     """Return how many tokens fit beside the weights, by the device's memory; else as many as could be asked for."""
     longest = max(row.prompt_tokens + row.output_tokens for row in served)
     memory = table(told.instance, "npu_mem")
-    size = memory.get("mem_size")
-    total = told.record.device_bytes if size is None else float(size) * 2**30
+    size = above_0(memory.get("mem_size"), "npu_mem: mem_size")
+    total = told.record.device_bytes if size is None else size * 2**30
     if total is None or not told.architecture.kv_bytes_of_part(told.parts):
         return longest * sequences
-    share = memory.get("mem_util")
-    usable = usable_bytes(total, told.record.memory_share, None if share is None else float(share))
+    share = above_0(memory.get("mem_util"), "npu_mem: mem_util")
+    usable = usable_bytes(total, told.record.memory_share, share)
     computed = computed_tokens(told.architecture, usable, told.parts)
     return believed_tokens(max(longest, computed), served, sequences)

@@ -141,10 +141,13 @@ def read_attention(path: Path) -> Attention:
 def _rows(path: Path, columns: Sequence[str]) -> Iterable[Mapping[str, str]]:
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
-        missing = set(columns) - set(reader.fieldnames or ())
-        if missing:
-            raise MeasuredError(f"{path.name}: lacks the column {', '.join(sorted(missing))}")
-        yield from reader
+        try:
+            missing = set(columns) - set(reader.fieldnames or ())
+            if missing:
+                raise MeasuredError(f"{path.name}: lacks the column {', '.join(sorted(missing))}")
+            yield from reader
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise MeasuredError(f"{path.name}: not a table in UTF-8: {error}") from None
         if reader.line_num < 2:
             raise MeasuredError(f"{path.name}: has no row")
 

@@ -25,6 +25,13 @@ def test_the_bracket_of_a_load_is_in_order(capsys: pytest.CaptureFixture[str]) -
     assert 0.0 < bounds["best"] <= bounds["upper"] <= 1.0
 
 
+@pytest.mark.parametrize("command", ["bound", "replay"])
+def test_a_rate_without_end_is_refused(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    """Its requests came at one moment, and the last of them never."""
+    assert main(["sim", command, "short", "--rate", "inf"]) == 2
+    assert "--rate" in capsys.readouterr().err
+
+
 def test_sizes_come_with_reasons(capsys: pytest.CaptureFixture[str]) -> None:
     advice = answer(capsys, "size", "--rate", "50", "--latency", "4s")
     assert isinstance(advice, list)

@@ -33,6 +33,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one line of JSON
 SeedsOption = Annotated[int | None, typer.Option(min=1, max=1000, help="Seeds.", show_default="its own")]
 HtmlOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a self-contained report.")]
 SvgOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture alone.")]
+RateOption = Annotated[
+    float, typer.Option(min=0.001, max=1e6, help="Requests a second, for lengths by name and for sessions.")
+]
 ProcessesOption = Annotated[int | None, typer.Option(min=1, help="Processes.", show_default="all processors")]
 
 
@@ -166,9 +169,7 @@ def replay(
     prefix_caching: Annotated[
         bool, typer.Option("--prefix-caching", help="Engines keep what prompts have in common.")
     ] = False,
-    rate: Annotated[
-        float, typer.Option(min=0.001, help="Requests a second, for lengths by name and for sessions.")
-    ] = 20.0,
+    rate: RateOption = 20.0,
     faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
     requests: Annotated[int | None, typer.Option(min=1, help="Most requests.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 1,
@@ -256,9 +257,7 @@ def bound(
     slo: Annotated[str, typer.Option(help="Time to the first token that is still good.")] = "2s",
     engines: Annotated[int, typer.Option(min=1, max=10_000, help="Engines.")] = 1,
     profile: Annotated[str, typer.Option(help="Their profile.")] = "llama3-8b_h100_tp1",
-    rate: Annotated[
-        float, typer.Option(min=0.001, help="Requests a second, for lengths by name and for sessions.")
-    ] = 20.0,
+    rate: RateOption = 20.0,
     faster: Annotated[float, typer.Option(min=0.001, help="Let the trace run so many times faster.")] = 1.0,
     lasts: Annotated[str, typer.Option(help="How long requests come, for lengths by name.")] = "300s",
     seed: Annotated[int, typer.Option(min=0, help="Seed.")] = 1,

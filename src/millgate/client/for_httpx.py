@@ -7,13 +7,7 @@ from typing import Any
 
 import httpx
 
-from millgate.client.over_httpx import (
-    AsyncGateCalls,
-    AsyncWatchedStream,
-    GateCalls,
-    HttpxFamily,
-    WatchedStream,
-)
+from millgate.client.over_httpx import AsyncGateCalls, AsyncWatchedStream, GateCalls, WatchedStream
 from millgate.client.session import HostSettings
 
 
@@ -28,13 +22,15 @@ class _AsyncStream(AsyncWatchedStream, httpx.AsyncByteStream):
 class GateTransport(GateCalls[httpx.BaseTransport], httpx.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
-    family = HttpxFamily(httpx, _Stream, _AsyncStream)
+    library = httpx
+    watch = _Stream
 
 
 class AsyncGateTransport(AsyncGateCalls[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """The same for asyncio."""
 
-    family = GateTransport.family
+    library = httpx
+    watch = _AsyncStream
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx.Client:

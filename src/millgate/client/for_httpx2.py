@@ -7,13 +7,7 @@ from typing import Any
 
 import httpx2
 
-from millgate.client.over_httpx import (
-    AsyncGateCalls,
-    AsyncWatchedStream,
-    GateCalls,
-    HttpxFamily,
-    WatchedStream,
-)
+from millgate.client.over_httpx import AsyncGateCalls, AsyncWatchedStream, GateCalls, WatchedStream
 from millgate.client.session import HostSettings
 
 
@@ -28,13 +22,15 @@ class _AsyncStream(AsyncWatchedStream, httpx2.AsyncByteStream):
 class Httpx2GateTransport(GateCalls[httpx2.BaseTransport], httpx2.BaseTransport):
     """Sends every request with settings: see `millgate.client.call`. Wraps `inner`, by default a plain transport."""
 
-    family = HttpxFamily(httpx2, _Stream, _AsyncStream)
+    library = httpx2
+    watch = _Stream
 
 
 class AsyncHttpx2GateTransport(AsyncGateCalls[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
     """The same for asyncio."""
 
-    family = Httpx2GateTransport.family
+    library = httpx2
+    watch = _AsyncStream
 
 
 def client(settings: HostSettings | None = None, **more: Any) -> httpx2.Client:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from millgate.client.call import Leaving
 from millgate.client.session import HostSession, HostSettings
@@ -18,14 +18,6 @@ from millgate.client.transport import (
 
 Inner = TypeVar("Inner")
 _OF_TRANSPORTS: Final = frozenset({"verify", "cert", "trust_env", "http1", "http2", "limits"})
-
-
-class HttpxFamily(NamedTuple):
-    """One library, and what watches its bodies."""
-
-    library: Any
-    stream: Callable[[Any, Leaving | None], Any]
-    async_stream: Callable[[Any, Leaving | None], Any]
 
 
 class _WatchedBody:
@@ -86,9 +78,11 @@ class _GateCalls(Generic[Inner]):
     parent's connections would read answers that are another process's.
     """
 
-    family: ClassVar[HttpxFamily]
+    library: Any
     plain: ClassVar[str]
     """The name of the library's own transport."""
+    watch: ClassVar[type[_WatchedBody]]
+    """Makes what watches a body."""
 
     def __init__(
         self,
@@ -96,7 +90,7 @@ class _GateCalls(Generic[Inner]):
         settings: HostSettings | None = None,
         usual_inner: Callable[[], Inner] | None = None,
     ) -> None:
-        library = self.family.library
+        library = self.library
         usual_inner = usual_inner or partial(getattr(library, self.plain), limits=_usual(library)["limits"])
         self._make = usual_inner if inner is None else lambda: inner
         self._inners = {os.getpid(): self._make()}
@@ -107,10 +101,10 @@ class _GateCalls(Generic[Inner]):
     @classmethod
     def dressed(cls, settings: HostSettings | None, more: dict[str, Any]) -> dict[str, Any]:
         """Return a client's arguments with our transport around the plain one, or `transport`; beside it a client drops some, and asks a proxy past it."""
-        more = _usual(cls.family.library) | more
+        more = _usual(cls.library) | more
         proxy, inner = more.pop("proxy", None), more.pop("transport", None)
         kept = {name: more[name] for name in more.keys() & _OF_TRANSPORTS}
-        usual_inner = partial(getattr(cls.family.library, cls.plain), proxy=proxy, **kept)
+        usual_inner = partial(getattr(cls.library, cls.plain), proxy=proxy, **kept)
         return {**more, "transport": cls(inner, settings, usual_inner)}
 
     @property
@@ -121,7 +115,7 @@ class _GateCalls(Generic[Inner]):
     def _refuse_closed(self, closings: int) -> None:
         """Raise for a call that the client's closing found in line; sent now, it would open connections anew."""
         if closings != self._closings:
-            raise self.family.library.ConnectError("the client was closed while the call stood in line")
+            raise self.library.ConnectError("the client was closed while the call stood in line")
 
     @staticmethod
     def _heard(session: HostSession, response: Any) -> Any:
@@ -131,22 +125,18 @@ class _GateCalls(Generic[Inner]):
             session.reached()
         return response
 
-    def _watched(
-        self, last: Any, leaving: Leaving | None, stream: Callable[[Any, Leaving | None], Any]
-    ) -> Any:
-        response = last or self.family.library.Response(
-            SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY
-        )
+    def _watched(self, last: Any, leaving: Leaving | None) -> Any:
+        response = last or self.library.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
         if leaving is not None and response.is_closed:
             leaving.now()  # read whole by a transport of the caller's own: no client closes it again
-        response.stream = stream(response.stream, leaving)
+        response.stream = self.watch(response.stream, leaving)
         return response
 
     def _body(self, request: Any) -> bytes | None:
         """Return the body if it can be sent again, None for one that is read as it is sent."""
         try:
             body: bytes = request.content
-        except self.family.library.RequestNotRead:
+        except self.library.RequestNotRead:
             return None
         return body
 
@@ -158,10 +148,10 @@ class GateCalls(_GateCalls[Inner]):
 
     def handle_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self.family.library.PoolTimeout
+        session, late = self.sessions.of(request.url), self.library.PoolTimeout
         send = partial(self._send, session, self._closings)
         ending = carry(session, request, self._body(request), send, late)
-        return self._watched(*ending, self.family.stream)
+        return self._watched(*ending)
 
     def _send(self, session: HostSession, closings: int, request: Any) -> Any:
         self._refuse_closed(closings)
@@ -184,10 +174,10 @@ class AsyncGateCalls(_GateCalls[Inner]):
 
     async def handle_async_request(self, request: Any) -> Any:
         """Send one call and return its last answer, with a watched body."""
-        session, late = self.sessions.of(request.url), self.family.library.PoolTimeout
+        session, late = self.sessions.of(request.url), self.library.PoolTimeout
         send = partial(self._send, session, self._closings)
         ending = await carry_async(session, request, self._body(request), send, late)
-        return self._watched(*ending, self.family.async_stream)
+        return self._watched(*ending)
 
     async def _send(self, session: HostSession, closings: int, request: Any) -> Any:
         self._refuse_closed(closings)

@@ -47,7 +47,8 @@ class DecisionListener(Protocol):
         """Stop it at its engine, tell its client, and post Released."""
 
     def on_ended(self, decision: Ended) -> None:
-        """Its outcome is known; nothing follows."""
+        """Its outcome is known; nothing follows. By default its client has been told."""
+        del decision
 
 
 class Driver:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from millgate.core.decisions import Admit, Cancel, Ended, Yield
+from millgate.core.decisions import Admit, Cancel, Yield
 from millgate.core.events import (
     Arrived,
     ClientGone,
@@ -160,9 +160,6 @@ class EnvoyAttempt(Ongoing, DecisionListener):
         del decision
         if self._close():
             self._door.driver.post(Released(self.number))
-
-    def on_ended(self, decision: Ended) -> None:
-        """Nothing: the cause of the end has told the client, or Envoy has."""
 
     # ---- what Envoy says
 

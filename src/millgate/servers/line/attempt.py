@@ -6,7 +6,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from millgate.core.decisions import Admit, Cancel, Ended, Queue, Yield
+from millgate.core.decisions import Admit, Cancel, Ended, Yield
 from millgate.core.events import ClientGone, Failed, Finished, FirstToken, Released
 from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Reason, Sent
@@ -16,7 +16,7 @@ from millgate.dialects.line import Fault, Need, OutcomeReason, plain_words
 from millgate.dialects.refusals import FAILURES
 from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.contract import upstream_id
-from millgate.runtime.driver import Driver
+from millgate.runtime.driver import DecisionListener, Driver
 from millgate.runtime.verdicts import (
     SAID_NOTHING,
     UNFIT,
@@ -81,10 +81,11 @@ class LineDesk(Hall):
         return f"{self._boot}-{attempt:x}"
 
 
-class LineAttempt:
+class LineAttempt(DecisionListener):
     """Listens to the driver for one job and receives the engine's answer.
 
-    After `_over` nothing is sent to an engine and nothing is reported (INV-4).
+    It is queued only for a client that returns on time, for a second at most. After `_over` nothing is sent to an engine
+    and nothing is reported (INV-4).
     """
 
     def __init__(
@@ -139,9 +140,6 @@ class LineAttempt:
             b"POST", desk.target(route), headers, body, self, may_retry=may_retry
         )
         call.expire_at(decision.first_event_by)
-
-    def on_queue(self, decision: Queue) -> None:
-        """Wait: only a client that returns on time is queued, for a second at most."""
 
     def on_yield(self, decision: Yield) -> None:
         """Refuse it."""

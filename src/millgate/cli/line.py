@@ -3,70 +3,57 @@
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from millgate.cli.exits import CommandError, ExitCode
+from millgate.cli.flags import read_flags, taking
 
 if TYPE_CHECKING:
     import ssl
 
-    from millgate.client.line import Told
+    from millgate.client.line import LineClient, Told
 
-AddressOption = Annotated[str, typer.Option("--addr", metavar="HOST:PORT", help="The line door's address.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Longest silence, in seconds.")]
-TokenOption = Annotated[
-    str,
-    typer.Option("--token-env", metavar="NAME", help="Environment variable that holds the token, if any."),
-]
-TlsOption = Annotated[bool, typer.Option("--tls", help="Speak TLS.")]
-CaOption = Annotated[
-    Path | None, typer.Option("--ca", help="Trust this certificate authority (PEM); implies --tls.")
-]
-CsvOption = Annotated[bool, typer.Option("--csv", help="Print every frame as a line of CSV.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+_FLAGS = read_flags("""
+--addr | address | text HOST:PORT | 127.0.0.1:7777 | The line door's address.
+--token-env | token_env | text NAME | MILLGATE_LINE_TOKEN | Environment variable that holds the token, if any.
+--tls | tls | switch | | Speak TLS.
+--ca | ca | text FILE | | Trust this certificate authority (PEM); implies --tls.
+--csv | csv | switch | | Print every frame as a line of CSV.
+--quiet | quiet | switch | | Print nothing but errors.
+""")
 
 _BAR_BYTES = 1_000_000  # below it an upload is over before a bar is seen
 _BAR_CELLS = 30
 _CSV_HEADER = "ts_unix_ms,verb,job,seq,status,need_code,retry_hint_ms,error"
-_DEFAULT_ADDRESS = "127.0.0.1:7777"
 _TOKEN_ENV = "MILLGATE_LINE_TOKEN"  # noqa: S105 - the name of a variable
 
 
+@taking(_FLAGS)
 def send(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What to send: a JSON request body.")],
-    addr: AddressOption = _DEFAULT_ADDRESS,
     retries: Annotated[int, typer.Option(min=0, help="How often to come back after a yield.")] = 50,
     result: Annotated[
         Path | None, typer.Option("--result", metavar="FILE", help="Ask for the answer and write it here.")
     ] = None,
     session: Annotated[str, typer.Option(metavar="NAME", help="The session that it is a turn of.")] = "",
     timeout: TimeoutOption = 20.0,
-    token_env: TokenOption = _TOKEN_ENV,
-    tls: TlsOption = False,
-    ca: CaOption = None,
-    csv: CsvOption = False,
     csv_header: Annotated[bool, typer.Option("--csv-header", help="Begin the CSV with its header.")] = False,
-    quiet: QuietOption = False,
+    **how: Any,
 ) -> int:
     """Have one payload executed through a line door. Exits 0 done, 2 aborted by the server, 1 anything else."""
-    from millgate.client.line import AbortedError, LineClient, LineError
+    from millgate.client.line import AbortedError, LineError
 
     payload = _read(file)
-    watcher = _Watcher(len(payload), csv=csv, quiet=quiet)
-    if csv and csv_header:
+    watcher = _Watcher(len(payload), how)
+    if csv_header and how.get("csv"):
         watcher.say(_CSV_HEADER)
     try:
-        with LineClient(
-            addr,
-            token=os.environ.get(token_env, ""),
-            timeout_s=timeout,
-            retries=retries,
-            ssl=_context(ca, tls=tls),
-            watch=watcher.see,
-        ) as client:
+        with _client(how, watcher, timeout_s=timeout, retries=retries) as client:
             sent = client.send(payload, job=f"J_{file.name}", want_result=result is not None, session=session)
     except AbortedError as error:
         raise CommandError(str(error), ExitCode.USAGE) from None
@@ -79,27 +66,13 @@ def send(
     return ExitCode.OK
 
 
-def ping(
-    addr: AddressOption = _DEFAULT_ADDRESS,
-    timeout: TimeoutOption = 20.0,
-    token_env: TokenOption = _TOKEN_ENV,
-    tls: TlsOption = False,
-    ca: CaOption = None,
-    csv: CsvOption = False,
-    quiet: QuietOption = False,
-) -> int:
+@taking(_FLAGS)
+def ping(timeout: TimeoutOption = 20.0, **how: Any) -> int:
     """Ask a line door how it stands. Exits 0 ready, 2 saturated, 1 anything else."""
-    from millgate.client.line import LineClient, LineError
+    from millgate.client.line import LineError
 
-    watcher = _Watcher(0, csv=csv, quiet=quiet)
     try:
-        with LineClient(
-            addr,
-            token=os.environ.get(token_env, ""),
-            timeout_s=timeout,
-            ssl=_context(ca, tls=tls),
-            watch=watcher.see,
-        ) as client:
+        with _client(how, _Watcher(0, how), timeout_s=timeout) as client:
             pinged = client.ping()
     except LineError as error:
         raise CommandError(str(error)) from None
@@ -109,11 +82,10 @@ def ping(
 class _Watcher:
     """Shows every frame on stdout, and a bar on stderr while something large goes out to a terminal."""
 
-    def __init__(self, size: int, *, csv: bool, quiet: bool) -> None:
+    def __init__(self, size: int, how: Mapping[str, Any]) -> None:
         self._size = size
-        self._csv = csv
-        self._quiet = quiet
-        self._bar = size >= _BAR_BYTES and not quiet and sys.stderr.isatty()
+        self._csv, self._quiet = how.get("csv", False), how.get("quiet", False)
+        self._bar = size >= _BAR_BYTES and not self._quiet and sys.stderr.isatty()
 
     def see(self, told: "Told") -> None:
         if self._bar:
@@ -161,7 +133,16 @@ def _write(file: Path, data: bytes) -> None:
         raise CommandError(f"{file}: {error.strerror}") from None
 
 
-def _context(ca: Path | None, *, tls: bool) -> "ssl.SSLContext | None":
+def _client(how: Mapping[str, Any], watcher: _Watcher, **more: Any) -> "LineClient":
+    from millgate.client.line import LineClient
+
+    token = os.environ.get(how.get("token_env", _TOKEN_ENV), "")
+    address = {"address": how["address"]} if "address" in how else {}
+    context = _context(how.get("ca"), tls="tls" in how)
+    return LineClient(**address, token=token, ssl=context, watch=watcher.see, **more)
+
+
+def _context(ca: str | Path | None, *, tls: bool) -> "ssl.SSLContext | None":
     import ssl
 
     if not tls and ca is None:

@@ -10,7 +10,7 @@ from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
 from millgate.dialects.contract import Dialect, RequestFacts, Usage
-from millgate.http1.client import AnswerHead
+from millgate.http1.client import AnswerHead, Call
 from millgate.http1.client.contract import upstream_id
 from millgate.http1.server.contract import Exchange
 from millgate.http1.wire.fields import Lines
@@ -99,7 +99,7 @@ class HttpAttempt(AnswerOwner, DecisionListener):
         self._reading = request.reading
         self._facts = facts
         self._body = KeptBody(request.body)
-        self._call = None
+        self._call: Call | None = None
         self._expires_at = 0.0
         self._asked_usage: bool | None = None  # False once it has been sent again without
         self.over = self.own_key = False

@@ -74,7 +74,7 @@ Telling = Callable[[], None] | None
 """Tells a client what an engine has said that had nothing of its request."""
 
 
-class AnswerOwner(Ongoing):
+class AnswerOwner(Ongoing, Protocol):
     """Whose answer it is, with the call that it comes from: told once, by `finished` or `failed`, how it ended. What it hears beside is nothing to it by default."""
 
     exchange: Exchange
@@ -96,12 +96,14 @@ class AnswerOwner(Ongoing):
 
     def because(self, detail: str) -> None:
         """The failure that is told next has this cause, in the words of the connection."""
+        del detail
 
     def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
         """The engine has nothing of it, so that another one may be tried; `tell`, else the kind, is for a client that gets no other answer."""
 
     def answered(self, head: AnswerHead) -> None:
         """The head of the answer has come."""
+        del head
 
     def taken(self) -> None:
         """The answer is no error that another engine could make good: the request is not sent again."""
@@ -123,6 +125,7 @@ class AnswerOwner(Ongoing):
 
     def stored(self, answer_id: str) -> None:
         """The engine keeps this answer under an id."""
+        del answer_id
 
     def resend(self, complaint: bytes) -> bool:
         """Take back what we added to the request if that is what this 400 or 422 complains of; True if sent again."""

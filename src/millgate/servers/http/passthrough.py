@@ -43,7 +43,7 @@ class LightRequest(AnswerOwner):
         send: Callable[[EngineRoute, "LightRequest"], Call],
         engines: Sequence[EngineRoute],
     ) -> None:
-        self._call = None
+        self._call: Call | None = None
         self._done: Callable[[], None] | None = done
         self._begun = begun
         self._send = send
@@ -75,12 +75,18 @@ class LightRequest(AnswerOwner):
             (tell or partial(tell_failure, self, kind))()
             self._close()
 
+    def taken(self) -> None:
+        """Keep the body: few of these are under way at a time, and not for long."""
+
     def begun(self) -> None:
         """Let an answer take its client's time, and a stream no other request's place."""
         if self._call is not None:
             self._call.expire_at(None)
         if self._begun is not None:
             self._begun()
+
+    def first_token(self) -> None:
+        """Nothing: it was counted when it was made."""
 
     def finished(self, usage: Usage) -> None:
         """Be over, but for the end of the framing."""

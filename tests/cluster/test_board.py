@@ -211,19 +211,28 @@ def test_a_board_that_begins_anew_with_lesser_places_is_read_after_two_minutes()
     run(body())
 
 
-async def _comes_to(other: Stand, gate: Stand, tokens: int) -> int:
+async def _comes_to(other: Stand, gate: Stand, tokens: int, ticket: bool) -> int:
     """Have this gate, which is full, refuse a client, and send it to another one when it was told; return how many that one has recognised."""
-    refused = await gate.ask(chat(max_tokens=tokens))
+    refused = await gate.ask(chat(max_tokens=tokens), x_millgate_ticket="1" if ticket else "")
     assert refused.status == 503
     assert other.snapshot.retries.recognised == 0
     await asyncio.sleep(int(refused.headers["retry-after-ms"]) / 1000)
-    assert (await other.ask(chat(max_tokens=tokens))).status == 200
+    brought = refused.headers.get("x-millgate-ticket", "")
+    # With a ticket it is known whatever its body is.
+    back = await other.ask(chat(max_tokens=tokens + ticket), x_millgate_ticket=brought)
+    assert back.status == 200
     return other.snapshot.retries.recognised
 
 
-def test_a_client_without_a_ticket_that_a_balancer_sends_to_another_replica_keeps_its_age(
-    start_redis: Start,
+@pytest.mark.parametrize("apart_s", [0.0, 30.0, -30.0])
+@pytest.mark.parametrize("ticket", [False, True], ids=["", "ticket"])
+def test_a_client_that_a_balancer_sends_to_another_replica_keeps_its_age_whatever_the_clocks_of_both_say(
+    start_redis: Start, monkeypatch: pytest.MonkeyPatch, apart_s: float, ticket: bool
 ) -> None:
+    """By clocks that are 2 s apart it was a newcomer for good: replicas told each other times of their own clocks."""
+    clocks = iter([apart_s, 0.0])
+    monkeypatch.setattr("millgate.cluster.redis_store.time", lambda: time.time() + next(clocks))
+
     async def body() -> None:
         url, key, over = start_redis().url, os.urandom(32), asyncio.Event()
 
@@ -250,7 +259,7 @@ def test_a_client_without_a_ticket_that_a_balancer_sends_to_another_replica_keep
             long.ask(chat("long"))
             await one.engine.next()
             # On a machine that is busy it may be late, and is a newcomer then.
-            assert await _comes_to(two, one, 20) or await _comes_to(two, one, 21)
+            assert await _comes_to(two, one, 20, ticket) or await _comes_to(two, one, 30, ticket)
             over.set()
             assert (await long.answer()).status == 200
 

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from hashlib import sha1
 from importlib.resources import files
+from time import time
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
@@ -97,7 +98,7 @@ class _Script:
 
 
 class RedisStore:
-    """Keeps the leases of the cluster `name` in one hash of Redis, and its board in one stream; `clock` gives monotonic seconds, for the breaker.
+    """Keeps the leases of the cluster `name` in one hash of Redis, and its board in one stream; `clock` gives monotonic seconds.
 
     A client reads its authorities once. `anew` makes another one when TLS has failed: they may be others on the disk by then.
     """
@@ -118,12 +119,19 @@ class RedisStore:
         self._ledger = _Script(script or read_script(), f"millgate:{{{name}}}:leases")
         self._board = _Script(read_script("board"), f"millgate:{{{name}}}:told")
         self._timeout_s = timeout_s
+        self._clock = clock
+        self._ahead_s = time() - clock()
         self._breaker = StoreBreaker(clock, PROBE_PAUSE_S)
         self._is_connected = False
         self._problem = ""  # of the last call: it is so until the next one
 
+    def now(self) -> float:
+        """Return the time that all replicas have in common, in seconds since 1970: that of Redis, and this machine's until Redis has said it."""
+        return self._clock() + self._ahead_s
+
     async def renew(self, renewal: Renewal) -> Granted:
         """Renew this replica's leases; StoreUnavailableError when they cannot be, FencedError when they have ended."""
+        sent_at = self._clock()
         reply = await self._call(
             "renew",
             renewal.replica,
@@ -140,9 +148,14 @@ class RedisStore:
         if reply[0] == "unavailable":
             raise StoreUnavailableError(reply[1])
         try:
+            self._hear(float(reply[1]), sent_at)
             return _granted(renewal, reply)
         except (ValueError, IndexError, RuntimeError):  # the last is what becomes of a StopIteration within
             raise StoreUnavailableError("Redis gives an answer that this version does not know") from None
+
+    def _hear(self, told: float, sent_at: float) -> None:
+        """Note Redis' time, which was read after `sent_at` and before now; what is known changes only where it cannot be so."""
+        self._ahead_s = min(max(self._ahead_s, told - self._clock()), told - sent_at)
 
     async def leave(self, replica: str, epoch: int) -> None:
         """Give back everything that this replica does not use; of an epoch that has ended, nothing."""
@@ -273,8 +286,8 @@ def _fields(holding: Holding) -> Iterable[str | float]:
 
 
 def _granted(renewal: Renewal, reply: list[str]) -> Granted:
-    epoch, number, replicas, count = (int(each) for each in reply[1:5])
-    rest = iter(reply[5:])
+    epoch, number, replicas, count = (int(each) for each in reply[2:6])
+    rest = iter(reply[6:])
     shares = tuple(LeasedShare(next(rest), float(next(rest))) for _ in range(count))
     return Granted(epoch, number, renewal.lease_s, replicas, shares, tuple(_lines(rest)))
 

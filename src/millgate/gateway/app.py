@@ -287,8 +287,8 @@ def _join(
     if store is not None or key is None:
         return Membership(cluster, driver, boot_time, store or open_store(cluster))
     redis, now = open_store(cluster), asyncio.get_running_loop().time
-    told = ToldNews(redis, cluster.replica, key, cluster.renew_every_s, now)
-    door.told_clients = told.clients
+    told = ToldNews(redis, cluster.replica, key, cluster.renew_every_s, now, redis.now)
+    door.told_clients, door.tickets.wall = told.clients, redis.now
     return Membership(cluster, driver, boot_time, redis, told)
 
 

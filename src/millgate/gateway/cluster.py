@@ -27,7 +27,7 @@ from millgate.core.snapshot import SharedUse
 from millgate.gateway.settings import ClusterSettings
 from millgate.gateway.told_news import ToldNews
 from millgate.observe.door import ClusterSnapshot
-from millgate.runtime.clock import MonotonicClock
+from millgate.runtime.clock import MonotonicClock, boot_time
 from millgate.runtime.driver import Driver
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def open_store(settings: ClusterSettings) -> "RedisStore":
     secrets = {USERNAME_ENV: settings.user or "", PASSWORD_ENV: settings.password or ""}
     address = read_address(settings.url, secrets, settings.ca)
     anew = partial(connect, address, max(settings.timeout_s, _LEAST_CONNECT_S))
-    return RedisStore(anew(), settings.name, MonotonicClock.now, timeout_s=settings.timeout_s, anew=anew)
+    return RedisStore(anew(), settings.name, boot_time, timeout_s=settings.timeout_s, anew=anew)
 
 
 class Membership:

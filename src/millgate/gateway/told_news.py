@@ -7,6 +7,7 @@ it, it would be a newcomer.
 import asyncio
 import contextlib
 from collections.abc import Callable
+from time import time
 from typing import Final
 
 import msgspec
@@ -27,15 +28,21 @@ class ToldNews:
     It asks every `pause_s` whether there is news. News of its own it tells at once, and for ten seconds after any news
     it asks every `BUSY_PAUSE_S`.
 
-    `key` is the one of the cluster's tickets, and `now` the core's clock. What wall clocks of two hosts differ by makes
-    a client look as much too early, or late. `on_problem` hears once why the store refuses it the board, and with an
-    empty text that it does no more; that the store does not answer at all the lease tells.
+    `key` is the one of the cluster's tickets, `now` the core's clock, and `wall` the one that replicas have in common.
+    `on_problem` hears once why the store refuses it the board, and with an empty text that it does no more; that the
+    store does not answer at all the lease tells.
     """
 
     def __init__(
-        self, board: Board, replica: str, key: bytes, pause_s: float, now: Callable[[], float]
+        self,
+        board: Board,
+        replica: str,
+        key: bytes,
+        pause_s: float,
+        now: Callable[[], float],
+        wall: Callable[[], float] = time,
     ) -> None:
-        self.clients = ToldClients(key, self._tell, now)
+        self.clients = ToldClients(key, self._tell, now, wall)
         self.on_problem: Callable[[str], None] = lambda _why: None
         self._board, self._replica, self._pause_s, self._now = board, replica, pause_s, now
         self._untold: list[ToldClient] = []

@@ -7,7 +7,7 @@
 --   or: "renew", replica, epoch, applied, lease_s, count of holdings, count of lines,
 --       then key, whole, used, wanted, floor, lingers_s, seen ("" for none), seen_age_s, waits_s, held, "1" where shares are whole numbers,
 --       then pool, queued, work_s, came, told
--- Answer: "granted", epoch, number, replicas, count of shares, then key, amount, then pool, queued, work_s, came, told
+-- Answer: "granted", the time of Redis, epoch, number, replicas, count of shares, then key, amount, then pool, queued, work_s, came, told
 --     or: "fenced", text / "unavailable", text / "left"
 
 local LONGEST_STEP, ROTATION_S, MOST_REPLICAS = 0.5, 10.0, 256
@@ -410,7 +410,7 @@ local function renew(renewal)
   for _, each in ipairs(order) do
     if not each.left then live = live + 1 end
   end
-  local reply = { "granted", text(member.epoch), text(member.number + 1), text(live), text(#renewal.names) }
+  local reply = { "granted", text(ledger.clock), text(member.epoch), text(member.number + 1), text(live), text(#renewal.names) }
   for _, name in ipairs(renewal.names) do
     shares[name] = share(member, name, renewal.comes_whole[name], renewal.lease_s)
     reply[#reply + 1] = name

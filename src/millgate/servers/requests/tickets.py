@@ -31,7 +31,9 @@ class TicketDesk:
         self, now: Callable[[], float], key: bytes | None = None, wall: Callable[[], float] = time
     ) -> None:
         ahead = wall() - now()
-        self._now, self._wall = now, wall if key else lambda: now() + ahead
+        self._now = now
+        self.wall = wall if key else lambda: now() + ahead
+        """The clock that replicas have in common; of those with a store it is the store's."""
         serial = int.from_bytes(os.urandom(_SERIAL_BYTES))
         self._tickets = Tickets(key or os.urandom(_KEY_BYTES), serial)
 
@@ -39,7 +41,7 @@ class TicketDesk:
         """Return what this header value proves, in core time; None for what is no good ticket, such as `1`."""
         if value == ASKED:
             return None
-        wall = self._wall()
+        wall = self.wall()
         ticket = self._tickets.redeem(value, tenant, wall)
         if ticket is None:
             return None
@@ -48,7 +50,7 @@ class TicketDesk:
 
     def line(self, tenant: str, refused: Yield) -> bytes:
         """Return the header line with which this refusal's client proves its age when it is back."""
-        wall, now = self._wall(), self._now()
+        wall, now = self.wall(), self._now()
         due_at = wall + refused.retry_after_s
         value = self._tickets.issue(tenant, wall - (now - refused.first_seen), due_at, wall)
         return b"%b: %b\r\n" % (HEADER, value)

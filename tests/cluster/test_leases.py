@@ -115,7 +115,7 @@ def test_the_next_renewal_names_the_answer_that_was_taken_over_and_what_is_held(
 
 @pytest.mark.parametrize(
     ("policy", "streams", "rate"),
-    [(FailurePolicy.SHARE, 4.0, 5.0), (FailurePolicy.CLOSED, 0.0, 0.0), (FailurePolicy.OPEN, 9.0, 10.0)],
+    [(FailurePolicy.SHARE, 5.0, 5.0), (FailurePolicy.CLOSED, 0.0, 0.0), (FailurePolicy.OPEN, 9.0, 10.0)],
 )
 def test_without_a_store_the_last_lease_holds_to_its_end_and_then_the_policy(
     policy: FailurePolicy, streams: float, rate: float
@@ -159,7 +159,33 @@ def test_a_share_by_policy_never_grows() -> None:
 
     stand.lives(3.0)
 
-    assert stand.shares[STREAMS] == 4.0
+    assert stand.shares[STREAMS] == 5.0
+
+
+@pytest.mark.parametrize(("wanted", "streams"), [(2.0, 1.0), (0.0, 0.0)], ids=["it has", "others have"])
+def test_without_a_store_a_tenant_of_two_streams_keeps_what_three_replicas_have_of_them(
+    wanted: float, streams: float
+) -> None:
+    """Two divided by three was none at each of them: the tenant was refused for as long as the store was gone."""
+    stand = Stand()
+    tenant = share_key(Kind.TENANT, "acme")
+    others = (Holding(tenant, 2.0, 2.0 - wanted, 2.0 - wanted, waits_s=1.0),)
+    third = LeaseRenewer(
+        stand.memory, "three", lambda: Shared(others), lambda _: None, lambda _: None, lambda: stand.now
+    )
+    for _ in range(8):
+        stand.more = (Holding(tenant, 2.0, 0.0, wanted),)
+        _run(stand.renewer.renew())
+        stand.more = (Holding(tenant, 2.0, 0.0, 0.0),)
+        _run(stand.other.renew())
+        _run(third.renew())
+        stand.now += 0.25
+    stand.more = (Holding(tenant, 2.0, 0.0, wanted),)
+    stand.problem = StoreUnavailableError("gone")
+
+    stand.lives(3.0)
+
+    assert stand.shares[tenant] == streams
 
 
 def test_a_fenced_replica_stops_and_joins_at_once() -> None:

@@ -10,6 +10,7 @@ more often for it.
 import asyncio
 from collections.abc import Callable
 from enum import StrEnum
+from math import ceil
 from typing import Final, NamedTuple
 
 from millgate.cluster.contract import (
@@ -247,15 +248,20 @@ class LeaseRenewer:
         self._enter(RenewalState.DEGRADED, reason)
 
     def _by_policy(self, holding: Holding) -> float:
-        """Return what a replica without a lease may use; by SHARE never more than its last share, and nothing after it was fenced."""
+        """Return what a replica without a lease may use; by SHARE never more than its last share, and nothing after it was fenced.
+
+        Last shares add up to the whole at most. So below its own a replica rounds the even one up, or three would have none of two streams.
+        """
         if self._settings.policy is FailurePolicy.OPEN:
             return holding.whole
         if self._settings.policy is FailurePolicy.CLOSED:
             return 0.0
         amount = self._even_share(holding)
-        if self._last_shares is not None:
-            amount = min(amount, self._last_shares.get(holding.key, 0.0))
-        return float(int(amount)) if comes_whole(holding.key) else amount
+        if self._last_shares is None:
+            return float(int(amount)) if comes_whole(holding.key) else amount
+        if comes_whole(holding.key):
+            amount = float(ceil(amount))
+        return min(amount, self._last_shares.get(holding.key, 0.0))
 
     def _even_share(self, holding: Holding) -> float:
         replicas = self.status.replicas or self._settings.replicas

@@ -1,13 +1,16 @@
-"""The balancer of the page on high availability: a real HAProxy with the page's own block finds a gate ready, and a draining one not."""
+"""The balancers of the page on high availability, HAProxy and nginx with the page's own blocks: they find a gate ready or not, and pass hang-ups on."""
 
 import asyncio
 import csv
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from examples.pages import blocks
-from gateway.harness import run, standing
+from gateway.harness import Asked, Client, chat, run, standing, until
 from millgate.demos.stage import find_haproxy
 from ports import free_port
 
@@ -20,7 +23,6 @@ defaults
     timeout connect 5s
     timeout client 60s
     timeout server 60s
-    default-server inter 100ms
 listen numbers
     bind 127.0.0.1:{port}
     stats enable
@@ -52,7 +54,7 @@ def test_the_probes_of_the_pages_haproxy_are_answered(tmp_path: Path) -> None:
     async def body() -> None:
         async with standing() as stand:
             port = free_port()
-            here = block.replace("10.0.0.1:8080", f"127.0.0.1:{stand.gateway.port}")
+            here = block.replace("10.0.0.1:8080 check", f"127.0.0.1:{stand.gateway.port} check inter 100ms")
             file.write_text(AROUND.format(port=port) + here)
             haproxy = await asyncio.create_subprocess_exec(program, "-f", str(file), "-q")
             try:
@@ -70,5 +72,82 @@ def test_the_probes_of_the_pages_haproxy_are_answered(tmp_path: Path) -> None:
             finally:
                 haproxy.kill()
                 await haproxy.wait()
+
+    run(body())
+
+
+HAPROXY_DOOR = """
+frontend door
+    bind 127.0.0.1:{door}
+    default_backend gates
+"""
+AROUND_NGINX = """daemon off;
+pid {folder}/pid;
+error_log {folder}/errors;
+events {{ }}
+http {{
+    access_log off;
+    client_body_temp_path {folder}/bodies;
+    proxy_temp_path {folder}/answers;
+    fastcgi_temp_path {folder}/1;
+    uwsgi_temp_path {folder}/2;
+    scgi_temp_path {folder}/3;
+{block}
+}}
+"""
+
+
+@asynccontextmanager
+async def balancing(name: str, folder: Path, gate: int) -> AsyncIterator[int]:
+    """Run this balancer before one gate as the page says, and give its port."""
+    program = (
+        find_haproxy() if name == "haproxy" else shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    )
+    if program is None:
+        pytest.skip(f"{name} is not installed")
+    sign = "option httpchk" if name == "haproxy" else "proxy_pass http://gates"
+    (block,) = [each.text for each in blocks(PAGE) if sign in each.text]
+    door, file = free_port(), folder / name
+    alone = "".join(line for line in block.splitlines(keepends=True) if "10.0.0.2" not in line)
+    block = alone.replace("10.0.0.1:8080", f"127.0.0.1:{gate}")
+    if name == "haproxy":
+        file.write_text(AROUND.format(port=free_port()) + block + HAPROXY_DOOR.format(door=door))
+        command = [program, "-f", str(file), "-q"]
+    else:
+        block = block.replace("443 ssl", f"127.0.0.1:{door}")
+        file.write_text(AROUND_NGINX.format(folder=folder, block=block))
+        command = [program, "-e", str(folder / "errors"), "-c", str(file)]
+    balancer = await asyncio.create_subprocess_exec(*command)
+    try:
+        yield door
+    finally:
+        balancer.terminate()
+        await balancer.wait()
+
+
+@pytest.mark.parametrize("name", ["haproxy", "nginx"])
+def test_a_client_that_leaves_the_pages_balancer_leaves_the_gate_and_the_engine(
+    name: str, tmp_path: Path
+) -> None:
+    """Before an answer HAProxy did not pass it on: the page did not say `option abortonclose`, which a backend alone does nothing with."""
+    asked: list[Asked] = []
+
+    async def thinks(request: Asked) -> None:
+        asked.append(request)
+
+    async def connect(port: int) -> Client:
+        while True:
+            try:
+                return Client(*await asyncio.open_connection("127.0.0.1", port))
+            except ConnectionError:
+                await asyncio.sleep(0.05)
+
+    async def body() -> None:
+        async with standing(thinks) as stand, balancing(name, tmp_path, stand.gateway.port) as port:
+            client = await connect(port)
+            client.ask(chat())
+            await until(lambda: bool(asked))
+            client.leave()
+            await until(lambda: stand.gateway.door.ongoing == 0)
 
     run(body())

@@ -98,8 +98,8 @@ http {{
 
 
 @asynccontextmanager
-async def balancing(name: str, folder: Path, gate: int) -> AsyncIterator[int]:
-    """Run this balancer before two gates as the page says, of which one is gone, and give its port."""
+async def balancing(name: str, folder: Path, gate: int, other: int = 0) -> AsyncIterator[int]:
+    """Run this balancer before two gates as the page says, and give its port; the other one is gone where it has no port."""
     program = (
         find_haproxy() if name == "haproxy" else shutil.which("nginx", path="/usr/sbin:/usr/bin:/sbin:/bin")
     )
@@ -109,7 +109,7 @@ async def balancing(name: str, folder: Path, gate: int) -> AsyncIterator[int]:
     (block,) = [each.text for each in blocks(PAGE) if sign in each.text]
     door, file = free_port(), folder / name
     block = block.replace("10.0.0.1:8080", f"127.0.0.1:{gate}")
-    block = block.replace("10.0.0.2:8080", f"127.0.0.1:{free_port()}")
+    block = block.replace("10.0.0.2:8080", f"127.0.0.1:{other or free_port()}")
     if name == "haproxy":
         file.write_text(AROUND.format(port=free_port()) + block + HAPROXY_DOOR.format(door=door))
         command = [program, "-f", str(file), "-q"]
@@ -145,6 +145,34 @@ def test_a_gate_that_is_gone_costs_no_request_behind_the_pages_balancer(name: st
                 client.ask(chat(), headers={"authorization": f"Bearer {number}"})
                 assert (await client.head()).status == 200
                 client.leave()
+
+    run(body())
+
+
+@pytest.mark.parametrize("field", ["authorization", "x-api-key"])
+@pytest.mark.parametrize("name", ["haproxy", "nginx"])
+def test_the_pages_balancer_keeps_a_client_on_its_gate_by_the_key_of_either_api(
+    name: str, field: str, tmp_path: Path
+) -> None:
+    """It looked at `Authorization` alone: clients of Anthropic's API, whose key is in `x-api-key`, came to either gate in turn."""
+
+    async def body() -> None:
+        async with (
+            standing() as one,
+            standing() as two,
+            balancing(name, tmp_path, one.gateway.port, two.gateway.port) as port,
+        ):
+            gates: set[str] = set()
+            for number in range(20):
+                own: set[str] = set()
+                for _ in range(3):
+                    client = await connect(port)
+                    client.ask(chat(), headers={field: f"Bearer {number * 7919}"})
+                    own.add((await client.head()).headers["x-request-id"].partition("-")[0])
+                    client.leave()
+                assert len(own) == 1
+                gates |= own
+            assert len(gates) == 2
 
     run(body())
 

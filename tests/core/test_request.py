@@ -30,7 +30,7 @@ def _request(retry_count: int | None = None, record: ReturnRecord | None = None)
         1.0,
         NOW,
         age,
-        sizes=(100, 50, 150),
+        sizes=(100, 50, 150, 0),
         deadlines=(60.0, 40.0),
         work_s=2.0,
         service_s=3.0,

@@ -5,7 +5,16 @@ import pytest
 from core.governor.asking import ask, gate_of
 from core.world import steady_prior
 from millgate.core.decisions import Admit, Decision, Ended, Queue, Yield
-from millgate.core.events import ClientGone, EngineProgress, Failed, Finished, Growth, Released, Tick
+from millgate.core.events import (
+    ClientGone,
+    EngineProgress,
+    Failed,
+    Finished,
+    Growth,
+    PrefixMarks,
+    Released,
+    Tick,
+)
 from millgate.core.governor import Governor
 from millgate.core.settings import (
     AccountSettings,
@@ -15,7 +24,7 @@ from millgate.core.settings import (
     QuotaRule,
     Settings,
 )
-from millgate.core.words import FailureKind, QuotaKind, Sent
+from millgate.core.words import FailureKind, QuotaKind, Reason, Sent
 from millgate.wiring.governor import build_governor
 
 STEP_S = 0.05
@@ -146,3 +155,58 @@ def test_a_long_context_that_came_from_the_cache_is_not_charged_whole_where_its_
     assert account is not None
     assert account.left_share > 0.0
     assert snapshot.quotas[0].left_share == pytest.approx(1.0, abs=0.01)
+
+
+def _turns_of(session: int, turn: int) -> PrefixMarks:
+    """Return the marks of a conversation of 50,000 tokens that grows by 500 with each turn."""
+    ends = [200_000 + 2_000 * each for each in range(turn + 1)]
+    return tuple((1_000 * session + number, end) for number, end in enumerate(ends))
+
+
+def _asks_turn(gate: Governor, number: int, session: int, turn: int, now: float) -> Decision:
+    marks = _turns_of(session, turn)
+    decision: Decision = ask(gate, number, now, prompt_bytes=marks[-1][1], stream=True, marks=lambda: marks)
+    return decision
+
+
+def _takes_turn(gate: Governor, number: int, session: int, turn: int, now: float, told: int) -> Decision:
+    """Ask for a turn and answer it at once, `told` tokens of it from the cache."""
+    decision = _asks_turn(gate, number, session, turn, now)
+    prompt_tokens = _turns_of(session, turn)[-1][1] // 4
+    gate.handle(Finished(number, prompt_tokens, 10, cached_tokens=told), now)
+    gate.handle(Released(number), now)
+    return decision
+
+
+@pytest.mark.parametrize(("cached", "running"), [(True, 8), (False, 4)])
+def test_agents_whose_contexts_are_cached_run_at_once_where_the_account_does_not_count_them(
+    cached: bool, running: int
+) -> None:
+    """Eight agents with 50,000 tokens each waited for each other's turns, while the provider counted a hundredth of them."""
+    uncached = QuotaLimit(QuotaKind.ITPM, 250_000.0, count_cached=False)
+    engine = EngineSettings("account", 100, prior=steady_prior(2.0), account=AccountSettings((uncached,)))
+    gate = gate_of(engine=engine)
+    for session in range(8):
+        for turn in range(2):
+            now = 60.0 * (2 * session + turn)
+            told = 50_000 if cached and turn else 0
+            _takes_turn(gate, 100 * session + turn, session, turn, now, told)
+    asked = [_asks_turn(gate, 5_000 + session, session, 2, 1_200.0) for session in range(8)]
+
+    assert sum([isinstance(each, Admit) for each in asked]) == running
+
+
+def test_a_context_larger_than_a_minute_goes_on_where_its_provider_has_it_cached() -> None:
+    """An agent that grew beyond the account's minute was told that it can never fit, and the provider counted a few hundred tokens."""
+    uncached = QuotaLimit(QuotaKind.ITPM, 50_500.0, count_cached=False)
+    engine = EngineSettings("account", 100, prior=steady_prior(2.0), account=AccountSettings((uncached,)))
+    gate = gate_of(engine=engine)
+    answers = [
+        _takes_turn(gate, turn, 1, turn, 120.0 * turn, 50_000 + 500 * (turn - 1) if turn else 0)
+        for turn in range(10)
+    ]
+    unknown = _asks_turn(gate, 99, 2, 9, 1_300.0)
+
+    assert all(isinstance(each, Admit) for each in answers)
+    assert isinstance(unknown, Yield)
+    assert unknown.reason is Reason.TOO_LARGE

@@ -23,7 +23,7 @@ def _alive(count: int) -> dict[int, Attempt]:
         1.0,
         0.0,
         Age(Arrived(0), settings, None, 0, 0.0),
-        sizes=(0, 0, 0),
+        sizes=(0, 0, 0, 0),
         deadlines=(0.0, 0.0),
         work_s=0.0,
         service_s=0.0,

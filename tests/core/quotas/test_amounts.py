@@ -53,3 +53,12 @@ def test_cached_prompt_tokens_are_left_out_where_they_do_not_count() -> None:
     assert used_amount(limit(QuotaKind.TPM, cached=False), 100, 800, 7) == 7
     assert used_amount(limit(QuotaKind.OTPM, cached=False), 100, 80, 7) == 7
     assert used_amount(limit(QuotaKind.RPM), 100, 80, 7) == 1
+
+
+def test_what_is_expected_from_a_cache_is_not_reserved_where_it_does_not_count() -> None:
+    sizes = SIZES._replace(cached_tokens=80)
+
+    assert reserved_amount(limit(QuotaKind.ITPM), sizes) == 100
+    assert reserved_amount(limit(QuotaKind.ITPM, cached=False), sizes) == 20
+    assert reserved_amount(limit(QuotaKind.TPM, cached=False), sizes) == 70
+    assert reserved_amount(limit(QuotaKind.TPM, OutputCharge.LARGER, cached=False), sizes) == 400

@@ -97,10 +97,11 @@ def _as_it_is(
     prompt_tokens = knowledge.prompt_sizes.tokens(
         arrival.model, arrival.prompt_bytes, arrival.fixed_tokens, arrival.prompt_shape
     )
-    sizes = sizes_of(knowledge, lane, arrival, prompt_tokens)
     marks = _marks(arrival, prompt_tokens)
     held = knowledge.engines.placement.held(marks, prompt_tokens)
     cached_tokens = max(held.values()) if held else 0
+    told_tokens = knowledge.engines.prefixes.told_tokens(held) if held else 0
+    sizes = sizes_of(knowledge, lane, arrival, prompt_tokens)
     unread_tokens = max(1, prompt_tokens - cached_tokens)
     if arrival.lane is None:
         lane, classed = classes.lane_of(arrival, route, (unread_tokens, sizes[1], sizes[2]), record)
@@ -118,7 +119,7 @@ def _as_it_is(
         knowledge.allowances.weight(arrival.tenant),
         now,
         age,
-        sizes=sizes,
+        sizes=(*sizes, told_tokens),
         marks=marks,
         cached_tokens=cached_tokens,
         deadlines=_deadlines(knowledge, lane, route, arrival, age, sizes[1], now),

@@ -252,11 +252,15 @@ _REQUESTS = (QuotaKind.RPM, QuotaKind.RPD)
 
 
 class Sizes(NamedTuple):
-    """What is known of a request before it runs, in tokens over all its answers; `max_tokens` None without a bound."""
+    """What is known of a request before it runs, in tokens over all its answers; `max_tokens` None without a bound.
+
+    Of its prompt `cached_tokens` are expected to come from a cache.
+    """
 
     prompt_tokens: int
     output_tokens: int
     max_tokens: int | None = None
+    cached_tokens: int = 0
 
 
 def reserved_amount(limit: QuotaLimit, sizes: Sizes) -> float:
@@ -264,8 +268,9 @@ def reserved_amount(limit: QuotaLimit, sizes: Sizes) -> float:
     kind, charge = limit.kind, limit.output
     if kind in _REQUESTS:
         return 1.0
+    prompt = _counted(limit, sizes.prompt_tokens, sizes.cached_tokens)
     if kind is QuotaKind.ITPM:
-        return sizes.prompt_tokens
+        return prompt
     bound = sizes.max_tokens
     if charge is OutputCharge.EXPECTED or (charge is OutputCharge.MAX_TOKENS and bound is None):
         output = sizes.output_tokens
@@ -276,8 +281,12 @@ def reserved_amount(limit: QuotaLimit, sizes: Sizes) -> float:
     if kind is QuotaKind.OTPM:
         return output
     if charge is OutputCharge.LARGER:
-        return max(sizes.prompt_tokens, output)
-    return sizes.prompt_tokens + output
+        return max(prompt, output)
+    return prompt + output
+
+
+def _counted(limit: QuotaLimit, prompt_tokens: int, cached_tokens: int) -> int:
+    return prompt_tokens if limit.count_cached else max(0, prompt_tokens - cached_tokens)
 
 
 def needed_amount(limit: QuotaLimit, sizes: Sizes) -> float:
@@ -291,7 +300,7 @@ def used_amount(limit: QuotaLimit, prompt_tokens: int, cached_tokens: int, outpu
         return 1.0
     if limit.kind is QuotaKind.OTPM:
         return output_tokens
-    counted = prompt_tokens if limit.count_cached else max(0, prompt_tokens - cached_tokens)
+    counted = _counted(limit, prompt_tokens, cached_tokens)
     return counted if limit.kind is QuotaKind.ITPM else counted + output_tokens
 
 
@@ -313,10 +322,7 @@ class Charge:
 
     def settle(self, amount: float, now: float) -> None:
         """Correct to this amount and close; what is never corrected stays as it was reserved."""
-        if not self.limit.is_final:
-            self.close(amount, now)
-        else:
-            self.bucket.closed()
+        self.close(self.taken if self.limit.is_final else amount, now)
 
     def close(self, amount: float, now: float) -> None:
         """Correct to this amount whatever the limit's rule, and close."""
@@ -336,7 +342,6 @@ class Reservation:
     def __init__(self, charges: tuple[Charge, ...], sizes: Sizes) -> None:
         self._charges = charges
         self._sizes = sizes
-        self._cached_tokens = 0
         self.output_seen = 0
 
     @property
@@ -346,24 +351,23 @@ class Reservation:
 
     def read(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Its engine has said how long its prompt is, and how much of it came from the cache: that is no estimate any more."""
-        self._sizes = self._sizes._replace(prompt_tokens=prompt_tokens)
-        self._cached_tokens = cached_tokens
+        self._sizes = self._sizes._replace(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens)
 
     def progress(self, output_tokens: int, now: float) -> None:
         """Take what has been produced so far, where that is more than was reserved for it."""
         if output_tokens <= self.output_seen:
             return
-        self.output_seen = output_tokens
-        prompt_tokens, cached_tokens = self._sizes.prompt_tokens, self._cached_tokens
+        self.output_seen, sizes = output_tokens, self._sizes
         for charge in self._charges:
-            charge.grow(used_amount(charge.limit, prompt_tokens, cached_tokens, output_tokens), now)
+            used = used_amount(charge.limit, sizes.prompt_tokens, sizes.cached_tokens, output_tokens)
+            charge.grow(used, now)
 
     def settle(
         self, prompt_tokens: int | None, cached_tokens: int, output_tokens: int | None, now: float
     ) -> None:
         """Correct every charge to what was really used, and close; None leaves what is known so far as it is."""
         if prompt_tokens is None:
-            prompt_tokens, cached_tokens = self._sizes.prompt_tokens, self._cached_tokens
+            prompt_tokens, cached_tokens = self._sizes.prompt_tokens, self._sizes.cached_tokens
         output = max(self._sizes.output_tokens, self.output_seen) if output_tokens is None else output_tokens
         for charge in self._close():
             charge.settle(used_amount(charge.limit, prompt_tokens, cached_tokens, output), now)

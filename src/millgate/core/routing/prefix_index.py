@@ -17,7 +17,7 @@ from math import inf
 from typing import Final
 
 from millgate.core.events import PrefixMarks
-from millgate.core.measure import ALIKE
+from millgate.core.measure import ALIKE, Ewma
 
 MOST_HOLDERS: Final = 4
 """Of one prompt; beside the cheapest other engine, so that an arrival costs the same before any number of engines."""
@@ -128,6 +128,7 @@ class HeldPrefixes:
         self.kv_tokens: int | None = None
         self._believed = _BELIEVED_SHARE
         self._has_told = False
+        self.told_share = Ewma(0.0, prior_samples=0.0)
 
     @property
     def most_tokens(self) -> float:
@@ -312,6 +313,10 @@ class PrefixIndex:
             common = 0 if run is None else len(run.marks)
         return 0
 
+    def told_tokens(self, held: Held) -> int:
+        """Return how much of what they hold of a prompt one of these engines will tell, as far as it has told such before."""
+        return int(max([tokens * self._engines[number].told_share.mean for number, tokens in held.items()]))
+
     def placed(self, number: int, marks: PrefixMarks, prompt_tokens: int, regret_tokens: int = 0) -> None:
         """This prompt goes to this engine: from now on it holds it, its beginning longest.
 
@@ -375,7 +380,9 @@ class PrefixIndex:
         is_lost = lost_tokens > BLOCK_TOKENS + ALIKE * believed_tokens
         engine.found(all_of_it=not is_lost)
         self._evict(number)
-        return min(1.0, (cached_tokens or 0) / believed_tokens)
+        share = min(1.0, (cached_tokens or 0) / believed_tokens)
+        engine.told_share.add(share)
+        return share
 
     def _find(self, marks: PrefixMarks) -> _Run | None:
         """Return the run that has the deepest known mark of this prompt; note its position there and how many marks of the run they have in common."""

@@ -118,8 +118,9 @@ def _begins_anew(first_seen: float, told: Appointment | None, settings: LaneSett
 class Request(Queued):
     """One request; absolute core seconds, tokens over all its answers, bytes. It is what a queue orders (`queues.base.Queued`).
 
-    `sizes` are its prompt tokens, the output tokens that are expected, and the tokens that are reserved for it. Its
-    prompt is known by `marks`, and an engine held `cached_tokens` of it when it came, the others are `unread_tokens`.
+    `sizes` are its prompt tokens, the output tokens that are expected, the tokens that are reserved for it, and how many of
+    its prompt quotas need not count. Its prompt is known by `marks`, and an engine held `cached_tokens` of it when it came,
+    the others are `unread_tokens`.
     `lane_deadline` is the lane's own, `deadline` the sooner of that and what the client allows. `route` is which
     engines may serve it, and `queue` where it waits if it must; `classed` says why it is in its lane, where its size
     decided that. `work_s` is the part of an engine's time that it is foreseen to take, `engine_s` the same as the
@@ -136,7 +137,7 @@ class Request(Queued):
         now: float,
         age: Age,
         *,
-        sizes: tuple[int, int, int],
+        sizes: tuple[int, int, int, int],
         deadlines: tuple[float, float],
         work_s: float,
         service_s: float,
@@ -152,7 +153,7 @@ class Request(Queued):
         self.age, self.arrived_at, self._fingerprint, self.classed = age, now, fingerprint, classed
         self.first_seen, self.as_old_as, self.turn = age.first_seen, age.as_old_as, age.turn
         self.arrival_number, self.recognised = age.number, age.recognised
-        self.prompt_tokens, self.output_tokens, self.kv_tokens = sizes
+        self.prompt_tokens, self.output_tokens, self.kv_tokens, self._told_tokens = sizes
         self.marks, self._cached_tokens = marks, cached_tokens
         self.unread_tokens = max(1, self.prompt_tokens - cached_tokens)
         self.lane_deadline, self.deadline = deadlines
@@ -175,7 +176,7 @@ class Request(Queued):
             self.weight,
             self.arrived_at,
             self.age,
-            sizes=(self.prompt_tokens, self.output_tokens, self.kv_tokens),
+            sizes=(self.prompt_tokens, self.output_tokens, self.kv_tokens, self._told_tokens),
             marks=self.marks,
             cached_tokens=self._cached_tokens,
             deadlines=(self.lane_deadline, self.deadline),
@@ -251,7 +252,7 @@ class Request(Queued):
         """Return what it takes from quotas, over all its answers."""
         arrival = self.arrival
         most = None if arrival.max_tokens is None else arrival.max_tokens * arrival.answers
-        return Sizes(self.prompt_tokens, self.output_tokens, most)
+        return Sizes(self.prompt_tokens, self.output_tokens, most, self._told_tokens)
 
     def body(self) -> int:
         """Return its fingerprint, computed at most once."""

@@ -42,6 +42,22 @@ def test_without_headers_it_learns_from_a_few_refusals_what_others_take(binding:
     assert score.used_share >= 0.95
 
 
+@pytest.mark.parametrize(("named", "left"), [(None, 1.0), (QuotaKind.RPM, 0.1)])
+def test_a_provider_that_refuses_for_half_a_minute_without_a_limit_is_used_in_full_after_it(
+    named: QuotaKind | None, left: float
+) -> None:
+    """A router whose own provider was out said 429 for 30 s: for twenty minutes a tenth of the account was used, and most clients were refused."""
+    account = Account(AccountSettings((RPM,)), 0.0)
+    for now in (100.0, 110.0, 120.0, 130.0):
+        account.take(Sizes(10, 10), now)
+        account.refused(5.0, now, named)
+    start_s = account.wait_s(Sizes(10, 10), 130.0)
+    tenth_s = account.wait_s(Sizes(10, 10), 130.0, place=11) - start_s
+
+    assert start_s < 10.0 / left
+    assert tenth_s == pytest.approx(1.0 / left, rel=0.3)
+
+
 def test_an_account_that_believes_in_ten_times_its_quota_is_seen() -> None:
     """The measure can fail: refusals alone do not keep a wrongly configured account below one in two hundred."""
     believed = (QuotaLimit(QuotaKind.RPM, 6000),)

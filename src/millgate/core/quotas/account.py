@@ -46,6 +46,9 @@ _FIRST_LEVEL = 1.0 / 12.0
 _VOLLEY_S = 2.0
 # Others never take all: a tenth of the rate keeps trying, or nothing would ever be learned again.
 _MOST_OTHERS = 0.9
+# A refusal that names no limit may have another cause, such as a provider behind the provider: it tells of others only
+# where we took the rest ourselves.
+_MOST_UNNAMED = 0.5
 # What others took is forgotten at this rate, in half an hour 63 %: quota that they left comes back, and the tries for
 # it cost one refusal in several minutes.
 _FADE_PER_S = 1.0 / 1800.0
@@ -132,9 +135,9 @@ class _Limit:
         if self.others_per_s > 0.0 and elapsed_s >= WINDOW_S:
             self.expect_others(self.others_per_s * max(0.0, 1.0 - elapsed_s * _FADE_PER_S), now)
 
-    def emptied(self, hint_s: float, unproduced: float, now: float) -> None:
-        """The provider has refused for this limit: its bucket is empty, and the hint says for how long."""
-        self._learn_others(now)
+    def emptied(self, hint_s: float, unproduced: float, now: float, *, is_named: bool) -> None:
+        """The provider has refused for this limit, or for one that it has not named: its bucket is empty, and the hint says for how long."""
+        self._learn_others(now, is_named=is_named)
         bucket = self.bucket
         missing = self._cushion() + hint_s * bucket.rate_per_s
         bucket.lower_to(-missing - self._still_to_charge(unproduced), now)
@@ -165,7 +168,7 @@ class _Limit:
         """Return what running answers will take from the provider's bucket, and have taken from ours already."""
         return unproduced if self.limit.charges_as_made else 0.0
 
-    def _learn_others(self, now: float) -> None:
+    def _learn_others(self, now: float, *, is_named: bool) -> None:
         """Compare this empty moment with the last one; a volley of refusals is one moment, and its last counts.
 
         What a refused request had taken from our bucket is given back before its refusal is learned from.
@@ -178,11 +181,10 @@ class _Limit:
                 return
             if self._empty_mark is not None and not bucket.was_full_since(self._empty_mark, now):
                 rate = self._rate_per_s()
-                others = rate - (bucket.charged - self._charged_then) / elapsed_s
-                others = min(max(0.0, others), rate * _MOST_OTHERS)
-                self.expect_others(
-                    others if not self.others_per_s else (self.others_per_s + others) / 2.0, now
-                )
+                others = max(0.0, rate - (bucket.charged - self._charged_then) / elapsed_s)
+                if is_named or others <= _MOST_UNNAMED * rate:
+                    others = min(others, _MOST_OTHERS * rate)
+                    self.expect_others((others + (self.others_per_s or others)) / 2.0, now)
         self._empty_at, self._charged_then = now, bucket.charged
         self._empty_mark = bucket.take(0.0, now)
 
@@ -207,12 +209,9 @@ class Account:
 
         The first request ever goes at once, whatever it needs.
         """
-        wait_s = max(0.0, self._paused_until - now)
-        for each in self._limits.values():
-            in_line_s = each.in_line_s(sizes, place, now)
-            if in_line_s > wait_s and (not self._untried or in_line_s == float("inf")):
-                wait_s = in_line_s
-        return wait_s
+        waits = [each.in_line_s(sizes, place, now) for each in self._limits.values()]
+        counted = [each for each in waits if not self._untried or each == float("inf")]
+        return max([0.0, self._paused_until - now, *counted])
 
     def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what a request that can never go needs, and the burst that is less; None for any other."""
@@ -296,7 +295,7 @@ class Account:
         pause_s = self.pause(hint_s, now)
         empty = self._tightest if limit is None else self._named(limit, now)
         if empty is not None:
-            empty.emptied(pause_s, self._unproduced, now)
+            empty.emptied(pause_s, self._unproduced, now, is_named=limit is not None)
 
     def pause(self, hint_s: float | None, now: float) -> float:
         """Send nothing until the hint of a refusal is over, of an overload too; return how long that is."""

@@ -246,3 +246,36 @@ def test_an_absurd_hint_is_tried_again_after_an_hour() -> None:
     assert free.wait_s(Sizes(1, 1, None), 0.0) == 3600.0
     free.refused(-5.0, 4000.0)
     assert free.wait_s(Sizes(1, 1, None), 4000.0) == 0.0
+
+
+def test_a_limit_of_requests_that_is_told_for_a_window_is_not_taken_for_that_of_a_minute() -> None:
+    """Azure tells 80 of 480 requests a minute, those of ten seconds: a sixth of the account was used."""
+    account = Account(AccountSettings((QuotaLimit(QuotaKind.RPM, 480, burst_s=10.0),)), 0.0)
+    account.take(Sizes(10, 10), 0.0)
+    account.seen((Remaining(QuotaKind.RPM, 80.0, 79.0, None),), 60.0)
+    line_s = account.wait_s(Sizes(10, 10), 60.0, place=480) - account.wait_s(Sizes(10, 10), 60.0)
+    account.seen((Remaining(QuotaKind.RPM, 40.0, 39.0, None),), 120.0)
+    lowered_s = account.wait_s(Sizes(10, 10), 120.0, place=480) - account.wait_s(Sizes(10, 10), 120.0)
+    account.seen((Remaining(QuotaKind.RPM, 120.0, None, None),), 180.0)
+    by_the_minute_s = account.wait_s(Sizes(10, 10), 180.0, place=480)
+
+    assert line_s == pytest.approx((480 - 80) / 8, rel=0.05)
+    assert lowered_s == pytest.approx((480 - 40) / 4, rel=0.05)
+    assert by_the_minute_s == pytest.approx((480 - 20) / 2, rel=0.05)
+
+
+def test_a_request_larger_than_a_short_window_goes_alone_where_the_minute_has_it() -> None:
+    """With `burst: 10s` a sixth of the minute was the most that a prompt could need; Azure counts tokens by the minute."""
+    tpm = QuotaLimit(QuotaKind.TPM, 100_000, burst_s=10.0, output=OutputCharge.MAX_TOKENS)
+    account = Account(AccountSettings((tpm,)), 0.0)
+    account.take(Sizes(10, 10, 10), 0.0)
+    large = Sizes(18_000, 500, 2_000)
+    waited_s = account.wait_s(large, 60.0)
+    account.take(large, 60.0)
+
+    assert waited_s == 0.0
+    assert account.wait_s(Sizes(10, 10, 10), 60.0) == pytest.approx(
+        (20_000 - 100_000 / 6) / (100_000 / 60), rel=0.3
+    )
+    assert account.beyond(large) is None
+    assert account.beyond(Sizes(99_000, 500, 2_000)) == (101_000, 100_000)

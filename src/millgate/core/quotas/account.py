@@ -83,7 +83,7 @@ class _Limit:
     def beyond(self, sizes: Sizes) -> tuple[float, float] | None:
         """Return what such a request needs and the burst, where that is less and it can never go; else None."""
         needed = needed_amount(self.reserve, sizes)
-        return (needed, self.limit.burst) if self._is_beyond(needed) else None
+        return (needed, max(self.limit.burst, self.limit.amount)) if self._is_beyond(needed) else None
 
     def in_line_s(self, sizes: Sizes, place: int, now: float) -> float:
         """Return how long until the `place`-th of such a line may go; infinite when it never can.
@@ -144,8 +144,7 @@ class _Limit:
 
     def seen(self, word: Remaining, unproduced: float, now: float) -> None:
         """Take the provider's word where it says less than we thought; a limit that it raises again counts up to the configured one."""
-        amount = min(word.limit or self.limit.amount, self._most)
-        if amount != self.limit.amount:
+        if word.limit and (amount := self._granted(word.limit)) != self.limit.amount:
             self.limit = replace(self.limit, amount=amount)
             self.reserve = replace(self.reserve, amount=amount)
             self.expect_others(min(self.others_per_s, self._rate_per_s() * _MOST_OTHERS), now)
@@ -158,8 +157,15 @@ class _Limit:
         elif word.remaining > _PLENTY * self.limit.burst and now - self._faded_at >= WINDOW_S:
             self.expect_others(self.others_per_s / 2.0, now)
 
+    def _granted(self, told: float) -> float:
+        """Return the limit that is told, up to the configured one; of requests it may be that of the window in which they are counted (Azure)."""
+        windows = max(1.0, MINUTE_S / (self.limit.burst_s or MINUTE_S))
+        is_of_one = self.limit.kind is QuotaKind.RPM and told * windows <= self._most
+        return min(told * windows if is_of_one else told, self._most)
+
     def _is_beyond(self, needed: float) -> bool:
-        return needed > self.limit.burst and not self.limit.charges_as_made
+        """Return whether it is more than a provider with short windows takes at once, or counts in its minute."""
+        return needed > max(self.limit.burst, self.limit.amount) and not self.limit.charges_as_made
 
     def _cushion(self) -> float:
         return CUSHION * min(self.bucket.burst, self.limit.rate_per_s * MINUTE_S)

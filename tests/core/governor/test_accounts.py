@@ -210,3 +210,32 @@ def test_a_context_larger_than_a_minute_goes_on_where_its_provider_has_it_cached
     assert all(isinstance(each, Admit) for each in answers)
     assert isinstance(unknown, Yield)
     assert unknown.reason is Reason.TOO_LARGE
+
+
+def test_a_context_that_goes_on_at_another_account_is_charged_whole_there() -> None:
+    """What one account has in its cache the other one reads, and counts."""
+    uncached = QuotaLimit(QuotaKind.ITPM, 600_000.0, count_cached=False)
+    one, other = (
+        EngineSettings(name, 1, prior=steady_prior(2.0), account=AccountSettings((uncached,)))
+        for name in ("one", "other")
+    )
+    lane = LaneSettings("lane", deadline_s=60.0, max_overtakes=0)
+    gate = build_governor(Settings((lane,), (one, other)), 0.0)
+    for turn in range(3):
+        _takes_turn(gate, turn, 1, turn, 60.0 * turn, 50_000 if turn else 0)
+    held = _asks_turn(gate, 10, 1, 3, 300.0)
+    before = _left(gate, 300.0)
+    moved = _asks_turn(gate, 11, 1, 3, 300.0)
+
+    assert isinstance(held, Admit)
+    assert isinstance(moved, Admit)
+    assert held.legs[0].engine != moved.legs[0].engine
+    name = moved.legs[0].engine
+    taken = (before[name] - _left(gate, 300.0)[name]) * 600_000.0 * 0.98
+    assert taken == pytest.approx(51_500, rel=0.1)
+
+
+def _left(gate: Governor, now: float) -> dict[str, float]:
+    """Return what share of each account is left."""
+    accounts = {each.name: each.account for each in gate.snapshot(now).engines}
+    return {name: account.left_share for name, account in accounts.items() if account is not None}

@@ -157,7 +157,7 @@ def _start(
         lane_queue.offered.started(request.work_s)
     allowances.admitted(now)
     if engine.provider is not None:
-        engine.provider.started(request.attempt, request.sizes(), now)
+        engine.provider.started(request.attempt, request.sizes(cached_tokens), now)
     if (shares := pool.shares) is not None:
         shares.entered(lane.settings.name, leg.streams)
     engine.given_prompt(lane.settings.name, attempt.unread_tokens, engine.foreseen_s(permit), now)

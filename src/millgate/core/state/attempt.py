@@ -248,11 +248,11 @@ class Request(Queued):
         )
         return engine.gate.fits(tokens, engine.gate.streams_of(self.arrival))
 
-    def sizes(self) -> Sizes:
-        """Return what it takes from quotas, over all its answers."""
+    def sizes(self, held_tokens: float = inf) -> Sizes:
+        """Return what it takes from quotas, over all its answers, of an engine that holds so much of its prompt."""
         arrival = self.arrival
         most = None if arrival.max_tokens is None else arrival.max_tokens * arrival.answers
-        return Sizes(self.prompt_tokens, self.output_tokens, most, self._told_tokens)
+        return Sizes(self.prompt_tokens, self.output_tokens, most, int(min(self._told_tokens, held_tokens)))
 
     def body(self) -> int:
         """Return its fingerprint, computed at most once."""

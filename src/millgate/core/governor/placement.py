@@ -185,13 +185,13 @@ class Placement:
         Those that hold of it may be full, and so may one that reads long prompts. Nothing is compared where there is neither.
         """
         asked = self._holders(request, engines, held)
-        asked += self._reader(request, engines, session, now) if is_long(request) else []
+        asked += self._busy(request, engines, session, now) if is_long(request) else []
         if not held and not asked:
             return []
         asked = [each for each in dict.fromkeys(asked) if each is not other]
         return [(each, self.candidate(each, request, held, session, now)) for each in (*asked, other)]
 
-    def _reader(self, request: Request, engines: _Engines, session: _Session, now: float) -> list[Engine]:
+    def _busy(self, request: Request, engines: _Engines, session: _Session, now: float) -> list[Engine]:
         """Return the cheapest of the engines that only the prompts that they read keep this long one out of, if there is one."""
         full = [each for each in engines if _is_full_of_prompts(each, request, now)]
         full.sort(key=lambda each: self.prices.of(each, request, request.prompt_tokens, session, now))

@@ -44,8 +44,9 @@ class Flag(NamedTuple):
     def parameter(self) -> Parameter:
         """Return the parameter from which typer makes this flag."""
         kind, _, metavar = self.kind.partition(" ")
-        shown = self.default or False
-        option = typer.Option(None, self.flag, metavar=metavar or None, help=self.help, show_default=shown)
+        # As typer shows a default that it knows: what it is told in words it puts into brackets of their own.
+        told = rf"{self.help} \[default: {self.default}]" if self.default else self.help
+        option = typer.Option(None, self.flag, metavar=metavar or None, help=told, show_default=False)
         return Parameter(self.variable, Parameter.KEYWORD_ONLY, default=option, annotation=_TYPES[kind])
 
 

@@ -272,7 +272,7 @@ def test_a_prompt_waits_no_longer_than_the_pace_of_the_engine_that_is_free_while
 
 
 def test_what_a_lane_has_read_while_no_other_waited_is_not_held_against_it() -> None:
-    """An hour of documents, one after the other; then a chat waits behind one, and the next document is refused by no debt of that hour."""
+    """A hundred documents, one after the other; then a chat waits behind one, and the next document is refused by no debt of those."""
     chat = LaneSettings("chat", ttft_slo_s=10.0, deadline_s=10.0, share=8.0)
     documents = LaneSettings("documents", deadline_s=60.0, takes=LaneTakes.LONG_PROMPTS, over_s=1.0)
     engine = EngineSettings("engine", 16, prefill_tokens=16_384, prior=_PRIOR)

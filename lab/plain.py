@@ -28,11 +28,6 @@ def never(*_arguments: Any) -> bool:
     return False
 
 
-def no_engine(*_arguments: Any) -> list[Engine]:
-    """Return none."""
-    return []
-
-
 def of_one_kind(sets: WorkingSets, lane: str, *, returns: bool, is_named: bool = True) -> Any:  # noqa: ARG001
     """Return the one kind that all sessions of a lane are of."""
     return sets._kinds.setdefault((lane, False, False), _Kind())  # noqa: SLF001  # it stands in for a method

@@ -144,8 +144,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "waiting for the engine that reads long prompts",
         "a long prompt takes the room that there is",
         _COLD,
-        {"governor.placement:Placement._busy": plain.no_engine},
-        ("governor.placement:_is_full_of_prompts",),
+        {"governor.placement:_is_busy": plain.never},
     ),
     Refinement(
         "the cheapest in time",

@@ -6,7 +6,7 @@ took fifty. Prices are those of the usual request, and are all renewed when it h
 priced by itself on every engine with room.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import Final
 
@@ -35,7 +35,6 @@ _UNKNOWN_RATIO: Final = 2
 # unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
 _READING_SHARE: Final = 0.2
 
-
 _NOTHING: Final[Held] = {}
 
 Kept = Mapping[int, int]
@@ -45,11 +44,12 @@ Place = tuple[Engine, float, float, tuple[Candidate, ...], Engine | None]
 """Where a request would go now, its time to first token there, until when a full engine is better, the candidates, this one first,
 and the engine that reads its prompt, where that is another.
 
-Until then, an absolute core time, waiting for an engine that holds more of it costs less, or the full ones are in time and this one is not; 0.0 where neither is so.
+Until then, an absolute core time, waiting for a full one of the candidates costs less, or the full ones are in time and this one is not; 0.0 where neither is so.
 """
 
 Compared = tuple[Engine, Candidate]
 _Engines = tuple[Engine, ...]
+_May = Callable[[Engine, Request, Held, float], bool]
 _Session = LiveSession | None
 
 
@@ -185,17 +185,12 @@ class Placement:
         Those that hold of it may be full, and so may one that reads long prompts. Nothing is compared where there is neither.
         """
         asked = self._holders(request, engines, held)
-        asked += self._busy(request, engines, session, now) if is_long(request) else []
+        if is_long(request):
+            asked += filter(None, self._cheapest_where(_is_busy, request, engines, held, session, now)[:1])
         if not held and not asked:
             return []
         asked = [each for each in dict.fromkeys(asked) if each is not other]
         return [(each, self.candidate(each, request, held, session, now)) for each in (*asked, other)]
-
-    def _busy(self, request: Request, engines: _Engines, session: _Session, now: float) -> list[Engine]:
-        """Return the cheapest of the engines that only the prompts that they read keep this long one out of, if there is one."""
-        full = [each for each in engines if _is_full_of_prompts(each, request, now)]
-        full.sort(key=lambda each: self.prices.of(each, request, request.prompt_tokens, session, now))
-        return full[:1]
 
     def candidate(
         self, engine: Engine, request: Request, held: Held, session: _Session, now: float
@@ -244,13 +239,12 @@ class Placement:
     def _chosen(
         self, request: Request, engines: _Engines, held: Held, session: _Session, now: float
     ) -> Engine | None:
-        """Return the engine with room that is cheapest whatever is held of its prompt, the first named among equals, or None.
-
-        `engines` are all that take work, or those of them that answer for its model.
-        """
+        """Return which of these engines with room is cheapest whatever is held of its prompt, the first named among equals, or None."""
         if len(engines) == 1:
             only = engines[0]
-            return only if _fits(only, request) and has_room(only, request, held, now) else None
+            return only if _takes_now(only, request, held, now) else None
+        if self._unpriced:
+            _price(self._unpriced, self._engines, self._costs, self._priced_for)
         if self.prices.depends(request):
             return self._cheapest_for_it(request, engines, held, session, now)
         return self._usually_cheapest(request, engines, held, now)
@@ -258,38 +252,41 @@ class Placement:
     def _cheapest_for_it(
         self, request: Request, engines: _Engines, held: Held, session: _Session, now: float
     ) -> Engine | None:
-        """Return the engine with room where this very request costs least: those are priced that may be cheaper, and those asked for room that are.
+        """Return the engine with room where this very request costs least.
 
         All are priced as if none held any of it, which costs no less. Then those that do take the place of what costs more.
         """
-        if self._unpriced:
-            _price(self._unpriced, self._engines, self._costs, self._priced_for)
-        price, tokens, cheapest, least_s = self.prices, request.prompt_tokens, None, inf
-        unread, output_tokens = float(tokens), float(request.output_tokens)
-        for each in engines:
-            if each.is_priced and each.cost_floor.of(unread, output_tokens) >= least_s:
-                continue
-            cost_s = price.of(each, request, tokens, session, now)
-            if cost_s < least_s and _fits(each, request) and has_room(each, request, held, now):
-                cheapest, least_s = each, cost_s
+        cheapest, least_s = self._cheapest_where(_takes_now, request, engines, held, session, now)
         for each in self._holders(request, engines, held):
-            cost_s = price.of(each, request, unread_tokens(each, request, held), session, now)
+            cost_s = self.prices.of(each, request, unread_tokens(each, request, held), session, now)
             if cost_s > least_s or not has_room(each, request, held, now):
                 continue
             if cheapest is None or cost_s < least_s or engines.index(each) < engines.index(cheapest):
                 cheapest, least_s = each, cost_s
         return cheapest
 
+    def _cheapest_where(
+        self, may: _May, request: Request, engines: _Engines, held: Held, session: _Session, now: float
+    ) -> tuple[Engine | None, float]:
+        """Return the cheapest engine that `may` take it, as if none held any of it, and its cost; those are priced that may be cheaper, and those asked that are."""
+        tokens, cheapest, least_s = request.prompt_tokens, None, inf
+        unread, output_tokens = float(tokens), float(request.output_tokens)
+        for each in engines:
+            if each.is_priced and each.cost_floor.of(unread, output_tokens) >= least_s:
+                continue
+            cost_s = self.prices.of(each, request, tokens, session, now)
+            if cost_s < least_s and may(each, request, held, now):
+                cheapest, least_s = each, cost_s
+        return cheapest, least_s
+
     def _usually_cheapest(self, request: Request, engines: _Engines, held: Held, now: float) -> Engine | None:
         """Return the engine with room where the usual request costs least."""
-        if self._unpriced:
-            _price(self._unpriced, self._engines, self._costs, self._priced_for)
         costs, cheapest, least = self._costs, None, inf
         for each in engines:  # compiled, less than what `min` takes
             cost = costs[each.position]
             if cost < least:
                 cheapest, least = each, cost
-        if cheapest is None or (_fits(cheapest, request) and has_room(cheapest, request, held, now)):
+        if cheapest is None or _takes_now(cheapest, request, held, now):
             return cheapest
         roomy = _with_room(request, engines, held, now)
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
@@ -390,12 +387,9 @@ def _cheapest(usual: Engine, request: Request, compared: list[Compared], held: H
 
 def _found(engine: Engine, request: Request, compared: list[Compared], held: Held, now: float) -> Place:
     """Return this engine as the place to go."""
-    candidates: tuple[Candidate, ...] = ()
-    unread = request.prompt_tokens
-    if compared:
-        candidates = tuple([own for each, own in compared if each is engine])
-        candidates += tuple([own for each, own in compared if each is not engine])
-        unread = _unread_of(candidates[0])
+    candidates = tuple([own for each, own in compared if each is engine])
+    candidates += tuple([own for each, own in compared if each is not engine])
+    unread = _unread_of(candidates[0]) if candidates else request.prompt_tokens
     ttft_s = engine.expected_ttft_s(unread, now)
     better_until = _better_until(request, candidates, ttft_s)
     if not is_in_time(engine, request, ttft_s, now):
@@ -446,9 +440,15 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
 
 
-def _is_full_of_prompts(engine: Engine, request: Request, now: float) -> bool:
-    is_reading = engine.gate.prefill_tokens and engine.provider is None and _fits(engine, request)
-    return bool(is_reading) and has_memory(engine, request) and not has_room(engine, request, _NOTHING, now)
+def _takes_now(engine: Engine, request: Request, held: Held, now: float) -> bool:
+    return _fits(engine, request) and has_room(engine, request, held, now)
+
+
+def _is_busy(engine: Engine, request: Request, held: Held, now: float) -> bool:
+    """Return whether only the prompts that it reads keep this one out."""
+    if not engine.gate.prefill_tokens or engine.provider is not None or not _fits(engine, request):
+        return False
+    return has_memory(engine, request) and not has_room(engine, request, held, now)
 
 
 def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | None:
@@ -495,4 +495,4 @@ def _fits(engine: Engine, request: Request) -> bool:
 
 def _with_room(request: Request, engines: _Engines, held: Held, now: float) -> list[Engine]:
     """Return those of these engines that have room for this attempt now."""
-    return [engine for engine in engines if _fits(engine, request) and has_room(engine, request, held, now)]
+    return [engine for engine in engines if _takes_now(engine, request, held, now)]

@@ -98,7 +98,7 @@ class PrefillCap:
         self.opens_at = -inf
 
     def given(self, amount: float, now: float) -> None:
-        """The engine is given so much of this lane."""
+        """The engine is given so much of this lane; what it took while no other lane waited is no debt of its later prompts."""
         self.opens_at = now + amount / self.per_s
 
 

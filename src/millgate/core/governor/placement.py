@@ -124,8 +124,6 @@ class Placement:
         if chosen is not None and not self._takes_all(chosen, request, held, session, now):
             engines = self._taking(request, engines, held, now)
             chosen = self._chosen(request, engines, held, session, now) if engines else None
-        if not engines:
-            return None
         place = None if chosen is None else self._alone(chosen, request, engines, held, session, now)
         if self.has_adapters and request.arrival.model in self.adapter_turns.adapters.names:
             # What vLLM reads with an adapter is answered where that is loaded; of SGLang's engines none answers alone.
@@ -184,12 +182,13 @@ class Placement:
 
         Those that hold of it may be full, and so may one that reads long prompts. Nothing is compared where there is neither.
         """
-        asked = self._holders(request, engines, held)
+        asked = [each for each in self._holders(request, engines, held) if each is not other]
         if is_long(request):
-            asked += filter(None, self._cheapest_where(_is_busy, request, engines, held, session, now)[:1])
+            reading = tuple([each for each in engines if each.gate.prefill_tokens and each not in asked])
+            most_s = self.prices.of(other, request, request.prompt_tokens, session, now)
+            asked += filter(None, self._cheapest_where(_is_busy, request, reading, held, now, most_s)[:1])
         if not held and not asked:
             return []
-        asked = [each for each in dict.fromkeys(asked) if each is not other]
         return [(each, self.candidate(each, request, held, session, now)) for each in (*asked, other)]
 
     def candidate(
@@ -256,7 +255,7 @@ class Placement:
 
         All are priced as if none held any of it, which costs no less. Then those that do take the place of what costs more.
         """
-        cheapest, least_s = self._cheapest_where(_takes_now, request, engines, held, session, now)
+        cheapest, least_s = self._cheapest_where(_takes_now, request, engines, held, now)
         for each in self._holders(request, engines, held):
             cost_s = self.prices.of(each, request, unread_tokens(each, request, held), session, now)
             if cost_s > least_s or not has_room(each, request, held, now):
@@ -266,15 +265,15 @@ class Placement:
         return cheapest
 
     def _cheapest_where(
-        self, may: _May, request: Request, engines: _Engines, held: Held, session: _Session, now: float
+        self, may: _May, request: Request, engines: _Engines, held: Held, now: float, least_s: float = inf
     ) -> tuple[Engine | None, float]:
-        """Return the cheapest engine that `may` take it, as if none held any of it, and its cost; those are priced that may be cheaper, and those asked that are."""
-        tokens, cheapest, least_s = request.prompt_tokens, None, inf
-        unread, output_tokens = float(tokens), float(request.output_tokens)
+        """Return the cheapest engine below `least_s` that `may` take it, as if none held any of it, and its cost; those are priced that may be cheaper, and those asked that are."""
+        unread, output_tokens, cheapest = float(request.prompt_tokens), float(request.output_tokens), None
+        session = self.prices.session_of(request)
         for each in engines:
             if each.is_priced and each.cost_floor.of(unread, output_tokens) >= least_s:
                 continue
-            cost_s = self.prices.of(each, request, tokens, session, now)
+            cost_s = self.prices.of(each, request, request.prompt_tokens, session, now)
             if cost_s < least_s and may(each, request, held, now):
                 cheapest, least_s = each, cost_s
         return cheapest, least_s
@@ -445,10 +444,9 @@ def _takes_now(engine: Engine, request: Request, held: Held, now: float) -> bool
 
 
 def _is_busy(engine: Engine, request: Request, held: Held, now: float) -> bool:
-    """Return whether only the prompts that it reads keep this one out."""
-    if not engine.gate.prefill_tokens or engine.provider is not None or not _fits(engine, request):
-        return False
-    return has_memory(engine, request) and not has_room(engine, request, held, now)
+    """Return whether only the prompts that this engine reads keep it out."""
+    may_run = engine.provider is None and _fits(engine, request) and has_memory(engine, request)
+    return may_run and not has_room(engine, request, held, now)
 
 
 def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | None:

@@ -1,12 +1,12 @@
 """What the core tells instruments that report and move nothing; wiring hands them in, and no decision reads them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from millgate.core.decisions import Decision
 from millgate.core.events import Event
 from millgate.core.settings import LaneSettings
-from millgate.core.snapshot import Alarm, SloReading, WarningReading
+from millgate.core.snapshot import Alarm, LittleReading, LittleSnapshot, SloReading, WarningReading
 
 
 class Flow(NamedTuple):
@@ -56,6 +56,24 @@ class LaneInstrument(Protocol):
         """Return quantiles, attainment and burn; changes nothing."""
 
 
+class StayInstrument(Protocol):
+    """Follows the attempts that are `inside` one system: a lane, its queue or its engines."""
+
+    inside: int
+
+    def enter(self, now: float) -> None:
+        """One attempt came in."""
+
+    def leave(self, now: float) -> None:
+        """One place is free again: the gate's side of the account."""
+
+    def stayed(self, now: float, entered_at: float) -> None:
+        """One attempt that came in at `entered_at` is through: the attempt's side of the account."""
+
+    def read(self, now: float) -> LittleReading:
+        """Return how many were inside, how many came in and how long they stayed; changes nothing."""
+
+
 class StepObserver(Protocol):
     """An observer of every step; must be quick and must not post."""
 
@@ -64,7 +82,9 @@ class StepObserver(Protocol):
 
 
 class Instruments(NamedTuple):
-    """Makes the instrument of a pool, which begins at this time, and that of a lane."""
+    """Makes the instrument of a pool, which begins at this time, of a lane and of a system; `total` reads several lanes as one."""
 
     of_pool: Callable[[float], PoolInstrument]
     of_lane: Callable[[LaneSettings, float], LaneInstrument]
+    of_stays: Callable[[float], StayInstrument]
+    total: Callable[[Sequence[LittleSnapshot]], LittleSnapshot]

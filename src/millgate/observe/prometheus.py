@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from millgate.core.snapshot import LittleSnapshot, Snapshot
-from millgate.core.state.lane import total
+from millgate.instruments.littles_law import total
 from millgate.observe.build import build_kind
 from millgate.observe.door import DoorSnapshot, ServiceSnapshot
 from millgate.observe.histogram import Histogram

@@ -8,10 +8,11 @@ from millgate.core.queues.base import Order
 from millgate.core.queues.fair import FairOrder
 from millgate.core.settings import LaneSettings, Settings
 from millgate.instruments.early_warning import EarlyWarning
+from millgate.instruments.littles_law import LittlesLaw, total
 from millgate.instruments.objectives import SloWatch
 from millgate.wiring.choices import ORDERS
 
-INSTRUMENTS = Instruments(EarlyWarning, SloWatch)
+INSTRUMENTS = Instruments(EarlyWarning, SloWatch, LittlesLaw, total)
 
 
 def build_governor(settings: Settings, now: float) -> Governor:

@@ -302,7 +302,7 @@ class Knowledge:
     def __init__(
         self, settings: Settings, make_order: MakeOrder, instruments: Instruments, now: float
     ) -> None:
-        self.make_order, self._instruments = make_order, instruments
+        self.make_order, self.instruments = make_order, instruments
         self.lanes = {lane.name: Lane(lane, make_order, instruments, now) for lane in settings.lanes}
         self.open_lanes = dict(self.lanes)
         self.classes = Classes(list(self.open_lanes.values()))
@@ -327,7 +327,7 @@ class Knowledge:
         self.max_queued = settings.max_queued
         lanes = self.lanes
         for new in settings.lanes:
-            lanes.setdefault(new.name, Lane(new, self.make_order, self._instruments, now)).reconfigured(
+            lanes.setdefault(new.name, Lane(new, self.make_order, self.instruments, now)).reconfigured(
                 new, now
             )
         self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}

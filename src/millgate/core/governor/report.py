@@ -22,7 +22,7 @@ from millgate.core.snapshot import (
 )
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
-from millgate.core.state.lane import Lane, least_reading_s, total
+from millgate.core.state.lane import Lane, least_reading_s
 from millgate.core.state.pool import Pool, Routes
 from millgate.core.tickets import ClientKind
 from millgate.core.words import FailureKind, Reason, Role, Stage
@@ -51,7 +51,7 @@ def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
         output_error=knowledge.output_length.error(),
         pools=tuple(_pool(pool) for pool in knowledge.engines.routes.pools),
         tenants=() if budget is None else budget.amplification(),
-        little=total([lane.little for lane in lanes]),
+        little=knowledge.instruments.total([lane.little for lane in lanes]),
         quotas=tuple(knowledge.allowances.ledger.levels(now)),
         live_sessions=knowledge.engines.working_sets.sessions,
         working_set_share=_working_set_share(knowledge),

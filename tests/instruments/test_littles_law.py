@@ -6,7 +6,7 @@ import pytest
 
 from millgate.core.settings import MINUTE_S
 from millgate.core.snapshot import LittleSnapshot
-from millgate.core.state.lane import LittlesLaw, total
+from millgate.instruments.littles_law import LittlesLaw, total
 
 
 def test_with_empty_ends_l_is_lambda_times_w_exactly() -> None:

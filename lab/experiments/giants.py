@@ -1,7 +1,7 @@
 """giant_prompts: people who chat, and prompts that take an engine longer to read than people wait; what becomes of each?
 
-In one lane most giants are refused, as they cannot have their first token in its time. In the default lanes they are for `long_context`, and people
-wait behind each. A `tpot_slo` of `interactive`, however long, spaces them so that people have their first tokens.
+In one lane most giants are refused, as they cannot have their first token in its time. In the default lanes they are for `long_context`, and the
+next waits where people were turned away for one. A `tpot_slo` of `interactive`, however long, spaces them before one engine in any case.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,9 +40,10 @@ _SLO_S, _PATIENCE_S, _GIANT_PATIENCE_S = 10.0, 15.0, 120.0
 
 @dataclass(frozen=True, slots=True)
 class GiantScene:
-    """One engine; people a second, and giants a minute with prompts of `giant_tokens` in the mean. People ask with 800 tokens, answers have 200."""
+    """Engines, and for each people a second and giants a minute, with prompts of `giant_tokens` in the mean. People ask with 800 tokens, answers have 200."""
 
     profile: str = "llama3-70b_a100_tp4"
+    engines: int = 1
     people_per_s: float = 1.0
     giants_per_minute: float = 1.8
     giant_tokens: float = 80_000.0
@@ -55,6 +56,7 @@ class GiantScene:
 
 _LIMITS: Final[Limits] = {
     "profile": PROFILE,
+    "engines": at_least(1),
     "people_per_s": ABOVE_0,
     "giant_tokens": at_least(1),
     "warm_up_s": at_least(0),
@@ -63,11 +65,11 @@ _LIMITS: Final[Limits] = {
 
 
 def play(scene: GiantScene, seed: int) -> Metrics:
-    """Return the share of people with a first token in time, and how many giants a minute had one at all."""
+    """Return the share of people with a first token in time, and how many giants of each engine had one at all a minute."""
     tpot_slo = {"tpot_slo": f"{scene.tpot_slo_s:g}s"} if scene.tpot_slo_s else {}
     lanes = default_lanes(LANES[: scene.lanes], **tpot_slo)
     streams, loop = Streams(seed), Loop()
-    fleet = metered(uniform_fleet(find_profile(scene.profile), 1, lanes))
+    fleet = metered(uniform_fleet(find_profile(scene.profile), scene.engines, lanes))
     recorder = Recorder(fleet.settings.lanes)
     world = World(POLICIES[scene.policy](fleet.settings), loop, recorder)
     fleet.populate(world, streams)
@@ -77,13 +79,14 @@ def play(scene: GiantScene, seed: int) -> Metrics:
         for number, patience_s in enumerate((_PATIENCE_S, _GIANT_PATIENCE_S))
     ]
     people, giants = [FirstTokens(crowd, _SLO_S, scene.warm_up_s) for crowd in crowds]
-    OpenLoop(world, crowds[0], _jobs(scene, scene.people_per_s, 800.0, streams, 0))
-    OpenLoop(world, crowds[1], _jobs(scene, scene.giants_per_minute / 60.0, scene.giant_tokens, streams, 1))
+    OpenLoop(world, crowds[0], _jobs(scene, scene.engines * scene.people_per_s, 800.0, streams, 0))
+    giants_per_s = scene.engines * scene.giants_per_minute / 60.0
+    OpenLoop(world, crowds[1], _jobs(scene, giants_per_s, scene.giant_tokens, streams, 1))
     loop.run(scene.until_s)
     minutes = (scene.until_s - scene.warm_up_s) / 60.0
     return {
         "people_good_share": people.good_share,
-        "giants_per_minute": giants.answered / minutes,
+        "giants_per_minute": giants.answered / minutes / scene.engines,
     }
 
 

@@ -1,5 +1,7 @@
 """Prompts of a lane that another is protected from are paced: who waits, who does not, and what is told."""
 
+from dataclasses import replace
+
 import pytest
 
 from core.governor.asking import ask, gate_of
@@ -290,3 +292,88 @@ def test_what_a_lane_has_read_while_no_other_waited_is_not_held_against_it() -> 
     assert held.expected_wait_s == pytest.approx(1.6 * 9.0 - 0.2, rel=0.1), (
         "its part of the reading is a ninth"
     )
+
+
+_PEOPLE = LaneSettings("people", share=8.0)
+_DOCUMENTS = LaneSettings(
+    "documents", ttft_slo_s=60.0, deadline_s=60.0, takes=LaneTakes.LONG_PROMPTS, over_s=5.0
+)
+# 200,000 tokens are read for 20 s, twice as long as people wait.
+_GIANT, _SHORTER_GIANT, _DOCUMENT = 800_000, 480_000, 240_000
+
+
+def _gate_of_people(engines: int, *, tpot_slo_s: float | None = None) -> Governor:
+    people = replace(_PEOPLE, tpot_slo_s=tpot_slo_s)
+    each = [EngineSettings(f"engine-{n}", 16, prefill_tokens=16_384, prior=_PRIOR) for n in range(engines)]
+    return build_governor(Settings((people, _DOCUMENTS), tuple(each)), 0.0)
+
+
+def _ends(gate: Governor, attempt: int, now: float) -> None:
+    for event in (FirstToken(attempt), Finished(attempt, None, 2), Released(attempt)):
+        gate.handle(event, now)
+
+
+def _document(gate: Governor, attempt: int, now: float, prompt_bytes: int = _GIANT) -> Admit | Queue | Yield:
+    decision: Admit | Queue | Yield = ask(gate, attempt, now, lane="documents", prompt_bytes=prompt_bytes)
+    return decision
+
+
+def _person(gate: Governor, attempt: int, now: float) -> Admit | Queue | Yield:
+    decision: Admit | Queue | Yield = ask(gate, attempt, now, lane="people", prompt_bytes=400)
+    return decision
+
+
+def test_a_giant_for_which_people_were_turned_away_is_not_followed_by_the_next_at_once() -> None:
+    """With two giants a minute six in ten people were refused: each was read as soon as nobody was left who waited."""
+    gate = _gate_of_people(1)
+    assert isinstance(_document(gate, 0, 0.0), Admit)
+    assert isinstance(_person(gate, 1, 1.0), Yield)
+    _ends(gate, 0, 20.0)
+
+    told = _document(gate, 2, 21.0)
+    assert isinstance(told, Yield)
+    assert told.value == pytest.approx(20.0 * 9.0 - 21.0, rel=0.15), (
+        "a ninth of the reading is its lane's part"
+    )
+    assert isinstance(_document(gate, 3, 21.0, _DOCUMENT), Admit), "nobody is turned away for six seconds"
+    assert isinstance(_person(gate, 4, 22.0), Queue)
+
+
+def test_giants_follow_each_other_where_nobody_is_turned_away() -> None:
+    gate = _gate_of_people(1)
+    for number in range(5):
+        assert isinstance(_document(gate, number, 30.0 * number), Admit)
+        _ends(gate, number, 30.0 * number + 20.0)
+        assert isinstance(_person(gate, 100 + number, 30.0 * number + 21.0), Admit)
+        _ends(gate, 100 + number, 30.0 * number + 22.0)
+
+
+@pytest.mark.parametrize("tpot_slo_s", [None, 0.05])
+def test_giants_follow_each_other_where_another_engine_serves_the_people(tpot_slo_s: float | None) -> None:
+    """Each engine read one in five minutes, though people went to the others: four engines read a sixth of what they could."""
+    gate = _gate_of_people(2, tpot_slo_s=tpot_slo_s)
+    for number in range(5):
+        now = 60.0 * number
+        assert isinstance(_document(gate, number, now), Admit)
+        assert isinstance(_person(gate, 100 + number, now + 1.0), Admit)
+        _ends(gate, 100 + number, now + 2.0)
+        _ends(gate, number, now + 20.0)
+
+
+def test_a_giant_that_waits_for_its_time_keeps_no_person_from_an_engine() -> None:
+    """Forty people were queued before idle engines, behind a giant that waited for the one that was busy."""
+    gate = _gate_of_people(2)
+    one, other = _document(gate, 0, 0.0), _document(gate, 1, 0.0, _SHORTER_GIANT)
+    assert isinstance(one, Admit)
+    assert isinstance(other, Admit)
+    assert isinstance(_person(gate, 2, 1.0), Yield)
+    for number in (0, 1):
+        _ends(gate, number, 20.0)
+    third = _document(gate, 3, 45.0)
+    assert isinstance(third, Admit)
+    assert third.legs[0].engine == other.legs[0].engine, "fewer are late for the shorter giant"
+    assert isinstance(_document(gate, 4, 46.0), Queue | Yield)
+
+    person = _person(gate, 5, 50.0)
+    assert isinstance(person, Admit)
+    assert person.legs[0].engine == one.legs[0].engine

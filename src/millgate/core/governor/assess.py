@@ -148,7 +148,7 @@ def _observed(knowledge: Knowledge, plan: Plan, reshaped: Plan | None, now: floa
     if knowledge.hard_cap and all(engine.gate.streams >= engine.limit for engine in request.route.up):
         return reshaped or plan
     placement = knowledge.engines.placement
-    up, able = request.route.up, waits_for(placement, request)
+    up, able = request.route.up, waits_for(placement, request, now)
     up = tuple([each for each in up if each.number in able]) or up
     engine = min(up, key=lambda each: each.gate.streams / max(1, each.limit))
     own = placement.candidate(engine, request, {}, placement.prices.session_of(request), now)

@@ -321,7 +321,7 @@ def _leave_record(
 ) -> None:
     """Count the yield and remember the request, so that it keeps its age when it returns."""
     reason, hint = decision.reason, decision.retry_after_s
-    request.lane.refuses(reason, now, is_retry=request.is_retry)
+    request.lane.refuses(request.queue, reason, now, is_retry=request.is_retry)
     if not judged:
         _judge_hint(request, now, admitted=False)
     totals.hinted()

@@ -74,12 +74,12 @@ def is_without_room(look: Look, attempts: Attempts, attempt: Attempt, held: Held
     else:
         mark_blocked(engines.routes, route.up, now)
         wake_for_opening(attempts, attempt, now)
-        kept |= waits_for(placement, request)
+        kept |= waits_for(placement, request, now)
         if not lets_pass(request) or all(each.number in kept for each in route.up):
             look.blocked.append(route)
         else:
             look.passes_alike(
-                request, lambda each: not waits_for(placement, each.request).keys() - kept.keys()
+                request, lambda each: not waits_for(placement, each.request, now).keys() - kept.keys()
             )
 
 
@@ -116,4 +116,4 @@ def wake_for_opening(attempts: Attempts, attempt: Attempt, now: float) -> None:
 
 def _opens_in_s(engine: Engine, queued: Request, now: float) -> float:
     account_s = 0.0 if engine.provider is None else engine.provider.wait_s(queued.sizes(), now)
-    return max(account_s, engine.prompts.opens_at(queued.lane.settings.name) - now)
+    return max(account_s, engine.opens_at(queued.lane.settings.name, queued.unread_tokens) - now)

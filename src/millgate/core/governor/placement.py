@@ -348,9 +348,11 @@ def _when_loaded(turns: AdapterTurns, place: Place, request: Request) -> Place:
     return engine, ttft_s, better_until, candidates, reader
 
 
-def waits_for(placement: Placement, request: Request) -> dict[int, int]:
-    """Return the engines, by number, that this request without room waits for: those that could ever run it."""
-    return {each.number: each.number for each in placement.able(request, _NOTHING) if may_run(each, request)}
+def waits_for(placement: Placement, request: Request, now: float) -> dict[int, int]:
+    """Return the engines, by number, that this request without room waits for: those that could ever run it, and whose pace lets it."""
+    able = [each for each in placement.able(request, _NOTHING) if may_run(each, request)]
+    lane, unread = request.lane.settings.name, request.unread_tokens
+    return {each.number: each.number for each in able if each.opens_at(lane, unread) <= now}
 
 
 def _least_late(
@@ -434,7 +436,7 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
         return False
     if not gate.has_room(request.kv_tokens, unread, streams) or not _reads_soon(engine, request, unread):
         return False
-    if engine.prompts.is_on and engine.prompts.opens_at(request.lane.settings.name) > now:
+    if engine.prompts.is_on and engine.opens_at(request.lane.settings.name, unread) > now:
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
 

@@ -123,8 +123,9 @@ def paced_wait_s(request: Request, ahead: float, now: float) -> float:
         return 0.0
     contended, each_s, least_s = request.queue.is_contended(), ahead / len(engines), inf
     for engine in engines:
-        apart_s = engine.spacing_s(lane, request.unread_tokens, now, contended=contended)
-        opens_at = engine.prompts.opens_at(lane, contended=contended, quiet_by=now)
+        reads = engine.reads_within(request.unread_tokens)
+        apart_s = engine.prompts.spacing_s(lane, request.unread_tokens, reads, now, contended=contended)
+        opens_at = engine.opens_at(lane, request.unread_tokens, contended=contended, quiet_by=now)
         least_s = min(least_s, max(0.0, opens_at - now) + each_s * apart_s)
     return least_s
 

@@ -26,7 +26,8 @@ def ahead_of(request: Request, now: float) -> int:
     own += sum([len(queue.order) for queue in others if queue.settings.name == lane.name], 0)
     reached = (pool.shares.running(lane.name) + own) / lane.share
     for queue in others:
-        if queue.settings.name != lane.name and len(queue.order) and queue.paced_until(contended=True) <= now:
+        waits = not len(queue.order) or queue.paced_until(contended=True) > now or queue.waits_for_others(now)
+        if queue.settings.name != lane.name and not waits:
             own += _goes_before(pool.shares, queue, lane.band, reached)
     return own
 
@@ -51,7 +52,7 @@ def may_go(request: Request, ahead: int, now: float) -> bool:
         return ahead == 0
     if len(request.queue.order) and request.queue.order.ahead_of(request):
         return False
-    waiting = [queue for queue in pool.queues if _is_ready(queue, [], now, {})]
+    waiting = [q for q in pool.queues if _is_ready(q, [], now, {}) and not q.waits_for_others(now)]
     lanes = {queue.settings.name: None for queue in _within_part([*waiting, request.queue], now)}
     return _chosen(pool, shares, list(lanes)) == request.lane.settings.name
 

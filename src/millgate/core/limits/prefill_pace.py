@@ -4,11 +4,13 @@ An engine that reads prompts for a share r of its time makes every token of its 
 share that leaves the TPOT of the protected lane at its target follows from one measurement, r' = 1 - (1 - r) x TPOT / target.
 A prompt that takes s seconds to read comes s / r' after the one before it.
 
-The first tokens of the protected lane stand behind a prompt that is being read. Those that come while more than their
-`ttft_slo` of it is left are late. So what is longer than that is spaced so widely that it makes few of them late.
+Where the protected lane has been quiet for much longer than it usually is, as at night, its prompts stop mattering: the engine
+reads the others one after the other.
 
-A lane whose prompts are short does not wait for that. And where the protected lane has been quiet for much longer than it usually
-is, as at night, its prompts stop mattering: the engine reads the others one after the other.
+The first tokens of all lanes stand behind a prompt that is being read. Those that come while more than their `ttft_slo` of it
+is left are late, and their requests are refused. Where that has happened, the next prompt that takes so long waits until the time in
+which requests are refused for such prompts is as small a part as the refused lane's objective lets be late. Another engine may have
+served them all; then nothing waits.
 
 A lane's `share` holds for prompts as it does for streams: paced lanes may always read their part of all that is read. And
 where no lane is protected, a lane that takes requests by size reads no more than its part while others wait. A long prompt has
@@ -25,23 +27,32 @@ from millgate.core.measure import WINDOW_S, Ewma
 from millgate.core.settings import LaneSettings, ServicePrior
 from millgate.core.words import LaneTakes
 
-# Half of the answers that an objective lets be late are for the reading of long prompts, half for slow tokens.
+# Half of the answers that an objective lets be slow are for the reading of long prompts, half for slow tokens.
 _LATE_PART: Final = 0.5
 # A share of 0 would never let a prompt in by which to see that all is well again.
 _LEAST_SHARE: Final = 0.01
 
 
+Reads = tuple[float, float]
+"""How long an engine reads a prompt, and how long the first token of a short one right behind it takes; seconds."""
+
+
+class FirstTokens(NamedTuple):
+    """When the most impatient lane promises a first token, in seconds, and the share of its requests that may have none by then."""
+
+    ttft_slo_s: float
+    late_share: float
+
+
 class Protection(NamedTuple):
     """What is promised to the protected lane, in seconds; the share of each lane that is `paced`, and that of all others together.
 
-    `tpot_share` of its answers keep their TPOT beside the paced prompts, and `late_share` of them get their first token
-    late for these.
+    `tpot_share` of its answers keep their TPOT beside the paced prompts, and what `first_tokens` lets be late is late for these.
     """
 
     tpot_slo_s: float
-    ttft_slo_s: float
     tpot_share: float
-    late_share: float
+    first_tokens: FirstTokens
     paced: tuple[tuple[str, float], ...]
     others: float
 
@@ -63,7 +74,8 @@ def protection_of(lanes: Sequence[LaneSettings]) -> Protection | None:
     tpot_slo_s, ttft_slo_s, slow_share, late_share = least
     tpot_share = 1.0 - _LATE_PART * slow_share
     shares = tuple([(lane.name, lane.share) for lane in paced])
-    return Protection(tpot_slo_s, ttft_slo_s, tpot_share, _LATE_PART * late_share, shares, others)
+    first_tokens = FirstTokens(ttft_slo_s, _LATE_PART * late_share)
+    return Protection(tpot_slo_s, tpot_share, first_tokens, shares, others)
 
 
 def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
@@ -74,11 +86,12 @@ def _promise(lane: LaneSettings) -> tuple[float, float, float, float] | None:
 
 
 class Paced(NamedTuple):
-    """What is protected, the caps by lane, tokens a second, and each lane's part of the reading while others wait, by its share."""
+    """What is protected, the caps by lane, tokens a second, each lane's part of the reading while others wait, by its share, and what first tokens prompts keep waiting."""
 
     protection: Protection | None
     caps: Mapping[str, float]
     parts: Mapping[str, float]
+    first_tokens: FirstTokens | None
 
 
 def paced_by(lanes: Sequence[LaneSettings]) -> Paced:
@@ -87,27 +100,28 @@ def paced_by(lanes: Sequence[LaneSettings]) -> Paced:
     by_size = [lane for lane in lanes if lane.takes is not LaneTakes.AGENTS]
     whole = sum([lane.share for lane in by_size], 0.0)
     parts = {lane.name: lane.share / whole for lane in by_size if lane.takes is not None and lane.share}
-    return Paced(protection_of(lanes), caps, parts)
-
-
-class PrefillCap:
-    """The prompts of one lane on one engine, so much a second at most: tokens, or seconds of reading; core seconds."""
-
-    def __init__(self, per_s: float) -> None:
-        self.per_s = per_s
-        self.opens_at = -inf
-
-    def given(self, amount: float, now: float) -> None:
-        """The engine is given so much of this lane; what it took while no other lane waited is no debt of its later prompts."""
-        self.opens_at = now + amount / self.per_s
+    protection = protection_of(lanes)
+    soonest = min([(lane.ttft_slo_s, max(_LEAST_SHARE, 1.0 - lane.ttft_share)) for lane in lanes])
+    first_tokens = FirstTokens(*soonest) if len(lanes) > 1 else None
+    return Paced(protection, caps, parts, first_tokens if protection is None else protection.first_tokens)
 
 
 class Comings:
-    """When requests of the protected lanes come to a pool, admitted or not: the last one, and how far apart they are."""
+    """When requests come to a pool.
 
-    def __init__(self) -> None:
+    Of the protected lanes, admitted or not: the last one, and how far apart they are. Of the lanes of each `ttft_slo`: when
+    one was `turned_away`. Of a pool of `one_engine` each prompt keeps all waiting.
+    """
+
+    def __init__(self, *, one_engine: bool = False) -> None:
+        self.one_engine = one_engine
+        self.turned_away: dict[float, float] = {}
         self.last_at = -inf
         self.apart = Ewma(0.0, memory=LEVEL_WINDOWS, prior_samples=0.0)
+
+    def turn_away(self, ttft_slo_s: float, now: float) -> None:
+        """One of a lane with this promise has been refused, though not by a rule."""
+        self.turned_away[ttft_slo_s] = now
 
     def came(self, now: float) -> None:
         """One has come."""
@@ -129,10 +143,6 @@ class PrefillPace:
         self.share = max(_LEAST_SHARE, 1.0 - prior.tpot_base_s / (TARGET * protection.tpot_slo_s))
         self.least = _LEAST_SHARE
         self._last_at, self._last_s = -inf, 0.0
-        # The last prompt that kept first tokens waiting for too long: when it was given, and how long; and lanes whose
-        # last one did.
-        self._blocked_at, self._blocked = -inf, (0.0, 0.0)
-        self._blocking: set[str] = set()
         # Until when answers of the protected lane are foreseen to be written here; before the first prompt the lane is
         # taken to be busy.
         self._busy_until = inf
@@ -141,49 +151,39 @@ class PrefillPace:
         self._idle = {name: LEVEL_WINDOWS for name, _ in protection.paced}
         self._used = Ewma(0.0, memory=LEVEL_WINDOWS)
 
-    def opens_at(self, lane: str, quiet_by: float = inf) -> float:
-        """Return from when on the next prompt of this lane may be given, as far apart from the last one as it is right now.
+    def opens_at(self, quiet_by: float = inf) -> float:
+        """Return from when on the next paced prompt may be given, as far apart from the last one as it is right now.
 
         Nothing of the protected lane is taken to come any more; but that it goes quiet counts only if it has by `quiet_by`.
         """
-        at, quiet_at = self._free_at(), self._quiet_at()
-        if lane in self._blocking:
-            at = max(at, self._blocked_at + self._wide_s(*self._blocked))
+        at, quiet_at = self._free_at(), self.quiet_at()
         return min(at, quiet_at) if quiet_at <= quiet_by else at
 
     def _free_at(self) -> float:
         return self._last_at + self._last_s / max(self.share, self.least)
 
-    def _quiet_at(self) -> float:
+    def quiet_at(self) -> float:
         """Return from when on the protected lane will have been quiet for long, if nothing of it comes.
 
         Requests that come at random are so far apart so seldom that no more of them are late than may be.
         """
-        apart_s, late = self.comings.apart.mean, self.protection.late_share
-        longest_s = apart_s * log((apart_s + self._blocked[1]) / (apart_s * late)) if apart_s else 0.0
+        apart_s, late = self.comings.apart.mean, self.protection.first_tokens.late_share
+        longest_s = apart_s * log((apart_s + self._last_s) / (apart_s * late)) if apart_s else 0.0
         return max(self._busy_until, self.comings.last_at) + max(WINDOW_S, longest_s)
 
     def is_quiet(self, now: float) -> bool:
         """Return whether the protected lane has been quiet for so long that prompts need no pace."""
-        return self._quiet_at() <= now
+        return self.quiet_at() <= now
 
     def paces(self, lane: str) -> bool:
         """Return whether this lane's prompts are paced."""
         return lane in self._idle
 
-    def spacing_s(self, reading_s: float, first_s: float, now: float) -> float:
-        """Return how long after a prompt the next may come: it takes so long to read.
+    def spacing_s(self, reading_s: float, now: float) -> float:
+        """Return how long after a prompt the next may come: it takes so long to read."""
+        return reading_s if self.is_quiet(now) else reading_s / max(self.share, self.least)
 
-        `first_s` is the time to first token of a short prompt right behind it.
-        """
-        return reading_s if self.is_quiet(now) else self._wide_s(reading_s, first_s)
-
-    def _wide_s(self, reading_s: float, first_s: float) -> float:
-        blocked_s = first_s - self.protection.ttft_slo_s
-        wide_s = max(reading_s / max(self.share, self.least), blocked_s / self.protection.late_share)
-        return min(wide_s, reading_s / self.least)
-
-    def given(self, lane: str, reading_s: float, first_s: float, now: float, lasts_s: float = 0.0) -> None:
+    def given(self, lane: str, reading_s: float, now: float, lasts_s: float = 0.0) -> None:
         """The engine is given a prompt of this lane: as for `spacing_s`. Its answer is over after `lasts_s`, as far as is foreseen."""
         busy_until = now if self._busy_until == inf else self._busy_until
         if not self.paces(lane):
@@ -194,11 +194,6 @@ class PrefillPace:
         self._paced_s += reading_s
         self._idle[lane] = 0.0
         self._last_at, self._last_s = now if self.is_quiet(now) else max(now, self._free_at()), reading_s
-        if first_s > self.protection.ttft_slo_s:
-            self._blocking.add(lane)
-            self._blocked_at, self._blocked = now, (reading_s, first_s)
-        else:
-            self._blocking.discard(lane)
 
     def _part(self) -> float:
         """Return the part of all shares that the paced lanes with prompts in the last windows have."""
@@ -235,56 +230,76 @@ class PromptPaces:
     def __init__(self) -> None:
         self.is_on = False
         self.pace: PrefillPace | None = None
-        self._caps: dict[str, PrefillCap] = {}
-        self._parts: dict[str, PrefillCap] = {}
+        self._first_tokens: FirstTokens | None = None
+        self._comings = Comings()
+        # When each lane was last given a prompt that kept first tokens waiting, how long it was read, and they waited.
+        self.kept_waiting: dict[str, tuple[float, float, float]] = {}
+        self._caps: Mapping[str, float] = {}
+        self._parts: Mapping[str, float] = {}
+        # From when on each lane keeps its cap, and its part: what it was given before is no debt.
+        self._keeps_cap: dict[str, float] = {}
+        self._keeps_part: dict[str, float] = {}
 
     def reconfigured(self, paced: Paced, prior: ServicePrior, comings: Comings) -> None:
         """Protect this from now on, with these caps and parts; what is unchanged goes on."""
-        protection, caps, parts = paced
+        protection, self._caps, self._parts, self._first_tokens = paced
+        self._comings = comings
         if protection is None:
             self.pace = None
         elif self.pace is None or self.pace.protection != protection:
             self.pace = PrefillPace(protection, prior, comings)
         else:
             self.pace.comings = comings
-        self.is_on = protection is not None or bool(caps) or bool(parts)
-        self._caps = _kept(self._caps, caps)
-        self._parts = _kept(self._parts, parts)
+        self.is_on = bool(self._caps) or self._first_tokens is not None
 
     def opens_at(self, lane: str, *, contended: bool = False, quiet_by: float = inf) -> float:
         """Return when a prompt of this lane may be given; -inf where none is paced, or none was ever given."""
-        pace, cap = self.pace, self._caps.get(lane)
-        at = pace.opens_at(lane, quiet_by) if pace is not None and pace.paces(lane) else -inf
-        if contended and (part := self._parts.get(lane)) is not None:
-            at = max(at, part.opens_at)
-        return at if cap is None else max(at, cap.opens_at)
+        at = self._keeps_cap.get(lane, -inf) if lane in self._caps else -inf
+        if self.pace is not None and self.pace.paces(lane):
+            at = max(at, self.pace.opens_at(quiet_by))
+        return max(at, self._keeps_part.get(lane, -inf)) if contended and lane in self._parts else at
 
-    def given(
-        self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float, lasts_s: float
-    ) -> None:
-        """The engine is given a prompt of this lane; times as for `PrefillPace.given`."""
+    def given(self, lane: str, prompt_tokens: int, reads: Reads, now: float, lasts_s: float) -> None:
+        """The engine is given a prompt of this lane, and is busy with it and its answer for so long."""
+        (reading_s, first_s), promise = reads, self._first_tokens
+        if promise is not None and first_s > promise.ttft_slo_s:
+            self.kept_waiting[lane] = now, reading_s, first_s
         if self.pace is not None:
-            self.pace.given(lane, reading_s, first_s, now, lasts_s)
-        if (cap := self._caps.get(lane)) is not None:
-            cap.given(prompt_tokens, now)
-        if (part := self._parts.get(lane)) is not None:
-            part.given(reading_s, now)
+            self.pace.given(lane, reading_s, now, lasts_s)
+        if lane in self._caps:
+            self._keeps_cap[lane] = now + prompt_tokens / self._caps[lane]
+        if lane in self._parts:
+            self._keeps_part[lane] = now + reading_s / self._parts[lane]
 
-    def spacing_s(
-        self, lane: str, prompt_tokens: int, reading_s: float, first_s: float, now: float, *, contended: bool
-    ) -> float:
+    def waits_until(self, lane: str, first_s: float, quiet_by: float = inf) -> float:
+        """Return until when a prompt of this lane waits that first tokens would stand behind for so long: its last one had requests turned away.
+
+        Where one engine alone serves the protected lane, its prompts wait in any case, whatever their length.
+        """
+        last, promise, pace = self.kept_waiting.get(lane), self._first_tokens, self.pace
+        if last is None or promise is None or (pace is not None and not pace.paces(lane)):
+            return -inf
+        given_at, reading_s, last_first_s = last
+        did_harm = self._comings.turned_away.get(promise.ttft_slo_s, -inf) >= given_at
+        if (pace is None or not self._comings.one_engine) and not (did_harm and first_s > promise.ttft_slo_s):
+            return -inf
+        until = given_at + self._wide_s(lane, promise, reading_s, last_first_s)
+        quiet_at = inf if pace is None else pace.quiet_at()
+        return min(until, quiet_at) if quiet_at <= quiet_by else until
+
+    def _wide_s(self, lane: str, promise: FirstTokens, reading_s: float, first_s: float) -> float:
+        """Return how far apart such prompts keep the promise, but no further than leaves their lane its part of what is read."""
+        least = self._parts.get(lane, _LEAST_SHARE) if self.pace is None else self.pace.least
+        return min((first_s - promise.ttft_slo_s) / promise.late_share, reading_s / least)
+
+    def spacing_s(self, lane: str, prompt_tokens: int, reads: Reads, now: float, *, contended: bool) -> float:
         """Return how long after such a prompt of this lane the next may come."""
-        pace, cap = self.pace, self._caps.get(lane)
-        apart_s = pace.spacing_s(reading_s, first_s, now) if pace is not None and pace.paces(lane) else 0.0
-        if contended and (part := self._parts.get(lane)) is not None:
-            apart_s = max(apart_s, reading_s / part.per_s)
-        return apart_s if cap is None else max(apart_s, prompt_tokens / cap.per_s)
-
-
-def _kept(known: Mapping[str, PrefillCap], rates: Mapping[str, float]) -> dict[str, PrefillCap]:
-    """Return a cap for each of these lanes: the known one where its rate is the same."""
-    fresh = {lane: PrefillCap(per_s) for lane, per_s in rates.items()}
-    return {
-        lane: known[lane] if lane in known and known[lane].per_s == cap.per_s else cap
-        for lane, cap in fresh.items()
-    }
+        reading_s, first_s = reads
+        apart_s = prompt_tokens / self._caps.get(lane, inf)
+        if self.pace is not None and self.pace.paces(lane):
+            apart_s = max(apart_s, self.pace.spacing_s(reading_s, now))
+        if contended:
+            apart_s = max(apart_s, reading_s / self._parts.get(lane, inf))
+        if self._first_tokens is not None and self.waits_until(lane, first_s) > now:
+            apart_s = max(apart_s, self._wide_s(lane, self._first_tokens, reading_s, first_s))
+        return apart_s

@@ -254,18 +254,18 @@ class Engine:
     def given_prompt(self, lane: str, prompt_tokens: int, lasts_s: float, now: float) -> None:
         """Take note of a prompt of this lane that it is to read, and of how long it is busy with it and its answer."""
         if self.prompts.is_on:
-            reading_s, ttft_s = self._reads_within(prompt_tokens)
-            self.prompts.given(lane, prompt_tokens, reading_s, ttft_s, now, lasts_s)
+            self.prompts.given(lane, prompt_tokens, self.reads_within(prompt_tokens), now, lasts_s)
 
-    def spacing_s(self, lane: str, prompt_tokens: int, now: float, *, contended: bool) -> float:
-        """Return how long after such a prompt of this lane the next may come."""
-        reading_s, ttft_s = self._reads_within(prompt_tokens)
-        return self.prompts.spacing_s(lane, prompt_tokens, reading_s, ttft_s, now, contended=contended)
+    def opens_at(self, lane: str, tokens: int, *, contended: bool = False, quiet_by: float = inf) -> float:
+        """Return when such a prompt of this lane may be given; -inf where it is not paced."""
+        at = self.prompts.opens_at(lane, contended=contended, quiet_by=quiet_by)
+        if lane not in self.prompts.kept_waiting:
+            return at
+        return max(at, self.prompts.waits_until(lane, self.reads_within(tokens)[1], quiet_by))
 
-    def _reads_within(self, prompt_tokens: int) -> tuple[float, float]:
+    def reads_within(self, tokens: int) -> tuple[float, float]:
         """Return how long it reads such a prompt, and how long the first token of a short one behind it takes."""
-        service = self.service
-        return service.reading_s(prompt_tokens), service.ttft_s(prompt_tokens) + service.ttft_s(0)
+        return self.service.reading_s(tokens), self.service.ttft_s(tokens) + self.service.ttft_s(0)
 
     def numbered(self, number: int) -> None:
         """Be this number in the index of prefixes."""

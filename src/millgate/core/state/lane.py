@@ -140,10 +140,13 @@ class Lane:
         if cause is not None:
             self.causes[cause] = self.causes.get(cause, 0) + 1
 
-    def refuses(self, reason: Reason, now: float, *, is_retry: bool) -> None:
+    def refuses(self, queue: LaneQueue, reason: Reason, now: float, *, is_retry: bool) -> None:
         """Count a refusal; that of a first attempt counts against the objective, unless a rule refused it."""
         self.count(Outcome.YIELDED, reason)
-        if not is_retry and reason not in _RULES:
+        if reason in _RULES:
+            return
+        queue.route.pool.comings.turn_away(self.settings.ttft_slo_s, now)
+        if not is_retry:
             self.slo.refuse(now)
 
     def waits(self, tokens: int, body_bytes: int, now: float) -> None:

@@ -154,7 +154,7 @@ class Pool:
         self.queued_count = self.queued_prompt_tokens = self.queued_kv_tokens = 0
         self.queued_work_s = 0.0
         self.overtaking = Overtaking()
-        self.comings = Comings()
+        self.comings = Comings(one_engine=len(engines) == 1)
         self.others_work_s = 0.0
 
     @property
@@ -305,6 +305,13 @@ class LaneQueue:
         for engine in engines:
             opens_at = min(opens_at, engine.prompts.opens_at(lane, contended=contended))
         return opens_at
+
+    def waits_for_others(self, now: float) -> bool:
+        """Return whether its next waits for its pace before all engines, also for the sake of first tokens: others go before it."""
+        head, lane = self.order.head(), self.settings.name
+        return head is not None and all(
+            each.opens_at(lane, head.prompt_tokens) > now for each in self.route.up
+        )
 
     def is_contended(self) -> bool:
         """Return whether work of another lane waits beside it."""

@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from math import log
 
-from lab.experiments import agent_sessions, cold_prompts
+from lab.experiments import agent_sessions, cold_prompts, giants
 from lab.experiments.agent_sessions import AgentScene
 from lab.experiments.cold_prompts import ColdScene
+from lab.experiments.giants import GiantScene
 from lab.suite import Run, Shown, Suite
 
 _UNTIL_S = 1_200.0
@@ -34,6 +35,12 @@ def _cold(scene: ColdScene, seed: int) -> Shown:
     }
 
 
+def _giants(scene: GiantScene, seed: int) -> Shown:
+    """People who had a first token in time, and giants that had one at all, a minute and engine."""
+    shown = giants.play(scene, seed)
+    return {"goodput": shown["people_good_share"], "giants": shown["giants_per_minute"]}
+
+
 def _of_agents() -> Mapping[str, Run]:
     scenes = ((1, 1.5), (1, 3.0), (8, 1.0), (8, 2.0), (8, 3.0))
     return {
@@ -49,6 +56,15 @@ def _of_cold() -> Mapping[str, Run]:
     return {
         f"{share:g} of the memory, {named=}": partial(_cold, replace(_COLD, working_set=share, named=named))
         for share, named in scenes
+    }
+
+
+def _of_giants() -> Mapping[str, Run]:
+    return {
+        f"{engines} engines, {per_minute:g} a minute": partial(
+            _giants, GiantScene(engines=engines, giants_per_minute=per_minute)
+        )
+        for engines, per_minute in ((1, 0.6), (1, 1.8), (4, 1.8))
     }
 
 
@@ -78,4 +94,5 @@ FLEET_SUITES: Mapping[str, Suite] = {
         12,
         _of_cold(),
     ),
+    "giants": Suite("`giant_prompts`: prompts that are read for longer than people wait", 4, _of_giants()),
 }

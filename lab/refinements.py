@@ -147,6 +147,12 @@ REFINEMENTS: tuple[Refinement, ...] = (
         {"governor.placement:_is_busy": plain.never},
     ),
     Refinement(
+        "giants wait where people were refused for one",
+        "a giant goes as soon as there is room",
+        ("giants",),
+        {"limits.prefill_pace:PromptPaces.waits_until": plain.zero},
+    ),
+    Refinement(
         "the cheapest in time",
         "the cheapest, in time or not",
         (*_COLD, *_SESSIONS),

@@ -19,6 +19,7 @@ _OTHERS = {
     "cold": "p95 of cold prompts, %",
     "answered": "cold prompts answered, %",
     "timed_out": "504s, %",
+    "giants": "giants a minute",
 }
 _HEAD = """# What each refinement of the core is worth
 

@@ -377,3 +377,22 @@ def test_a_giant_that_waits_for_its_time_keeps_no_person_from_an_engine() -> Non
     person = _person(gate, 5, 50.0)
     assert isinstance(person, Admit)
     assert person.legs[0].engine == one.legs[0].engine
+
+
+def _drains_per_s(*, giant_waits: bool) -> float:
+    gate = _gate_of_people(1)
+    assert isinstance(_document(gate, 0, 0.0), Admit)
+    assert isinstance(_person(gate, 1, 1.0), Yield)
+    _ends(gate, 0, 20.0)
+    for number in range(2, 12):
+        now = 145.0 + number
+        assert isinstance(_person(gate, number, now), Admit)
+        if giant_waits and number == 2:
+            assert isinstance(_document(gate, 100, now), Queue)
+        _ends(gate, number, now + 0.9)
+    return gate.snapshot(160.0).engines[0].drain_per_s
+
+
+def test_an_engine_that_a_giant_waits_for_is_not_taken_for_full() -> None:
+    """Its few streams were taken for all that it can run, and people were told to come back later than they could."""
+    assert _drains_per_s(giant_waits=True) == _drains_per_s(giant_waits=False)

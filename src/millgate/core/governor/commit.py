@@ -43,7 +43,7 @@ def commit(knowledge: Knowledge, plan: Plan, now: float) -> tuple[Decision, ...]
                 request, decision.retry_after_s * decision.retry, now
             )
         elif decision.reason in _BLOCKED:
-            mark_blocked(knowledge.engines.routes, request.route.up, now)
+            mark_blocked(knowledge.engines.routes, request, now)
         _leave_record(knowledge.attempts.waiting, allowances, knowledge.totals, request, decision, now)
         return (_with_quota(allowances, request, decision, now),)
     attempt = knowledge.attempts.take_in(request, now)

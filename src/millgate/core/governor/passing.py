@@ -72,7 +72,7 @@ def is_without_room(look: Look, attempts: Attempts, attempt: Attempt, held: Held
         if not lets_pass(request):
             look.blocked.append(route)
     else:
-        mark_blocked(engines.routes, route.up, now)
+        mark_blocked(engines.routes, request, now)
         wake_for_opening(attempts, attempt, now)
         kept |= waits_for(placement, request, now)
         if not lets_pass(request) or all(each.number in kept for each in route.up):
@@ -99,10 +99,12 @@ def _without_slot(attempts: Attempts, turns: AdapterTurns, head: Request, now: f
     return found
 
 
-def mark_blocked(routes: Routes, engines: tuple[Engine, ...], now: float) -> None:
-    """Note that a request was not let in although streams may be free: a gate is full in another meter, and drains as such."""
-    for engine in engines:
-        if engine.became_full(now):
+def mark_blocked(routes: Routes, request: Request, now: float) -> None:
+    """Note that a request was not let in although streams may be free: a gate is full in another meter, and drains as such; not where its pace keeps it out."""
+    for engine in request.route.up:
+        if engine.opens_at(request.lane.settings.name, request.unread_tokens) <= now and engine.became_full(
+            now
+        ):
             routes.pool_of(engine).capacity_forecast.rate_changed()
 
 

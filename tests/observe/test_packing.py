@@ -110,6 +110,7 @@ HOLD: Fields = {
     "classed": MAYBE_CLASSED,
     "candidates": several(Candidate, CANDIDATE),
     "better_until": TIMES,
+    "counted": st.none() | st.sampled_from(Counted),
 }
 YIELD: Fields = {
     "attempt": ATTEMPTS,

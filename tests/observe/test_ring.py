@@ -210,6 +210,17 @@ def test_what_is_kept_of_an_arrival_is_everything_but_its_body() -> None:
             ),
         ),
         (
+            Yield(1, Reason.TOO_LATE, 48.0, retry=True, value=179.0, bound=60.0, counted=Counted.PACE),
+            (
+                "refused too_late: the prompts of its lane are spaced out for others: its first token would come within 179.0 s (nine "
+                "times in ten), which is later than its deadline in 60.0 s; told to come back in 48.0 s, when its appointment is due"
+            ),
+        ),
+        (
+            Queue(1, 1, 42.0, counted=Counted.PACE),
+            "queued at place 1, expected wait 42.0 s; the prompts of its lane are spaced out for others",
+        ),
+        (
             Yield(1, Reason.RETRY_BUDGET, 1.0, retry=False, value=3, bound=2.4),
             "refused retry_budget: 3 retries were charged within 10 s, the budget is 2.4; coming back would be useless",
         ),

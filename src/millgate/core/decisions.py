@@ -105,7 +105,8 @@ class Queue(NamedTuple):
     """Keep it: it waits at this place (1 is next) and is expected to run after `expected_wait_s`; `classed` as in `Admit`.
 
     With `better_until` it could go to an engine, the first of the `candidates` (as in `Admit`). It waits until that
-    core time for one that is cheaper, or that is in time where those with room are not.
+    core time for one that is cheaper, or that is in time where those with room are not. `counted` says that it waits for its
+    lane's pace.
     """
 
     attempt: int
@@ -114,6 +115,7 @@ class Queue(NamedTuple):
     classed: Classed | None = None
     candidates: tuple[Candidate, ...] = ()
     better_until: float = 0.0
+    counted: Counted | None = None
 
 
 class Yield(NamedTuple):
@@ -122,7 +124,8 @@ class Yield(NamedTuple):
     `retry_after_s` is a promise: come back then and you will be admitted. `retry` False means that coming back is
     useless. `value` is what was measured and `bound` the line that it crossed, in the reason's own unit (streams,
     attempts, seconds). `counted` says where they are not: of a saturated gate that they are a wait and what it may be,
-    or that wait until a live session may end; of a request that is too large that they are streams, not tokens.
+    or that wait until a live session may end; of a request that is too large that they are streams, not tokens; of one that
+    is too late that its lane's pace is why.
     `promised` is how much of a quota (requests or tokens) clients are expected to take that were told to come before
     this one. `first_seen` is when the request's first attempt came, for a ticket; `classed` as in `Admit`.
     """

@@ -35,6 +35,7 @@ class Counted(StrEnum):
     MEMORY = "memory"
     PROMPTS = "prompts"
     ACCOUNT = "account"
+    PACE = "pace"
 
 
 class LaneTakes(StrEnum):

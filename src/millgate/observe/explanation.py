@@ -95,6 +95,7 @@ def numbers(decision: Decision, at: float, *, was_queued: bool = False) -> str:
         return f"{_waited(decision)}, {read}; {_expected(decision, at)}"
     if isinstance(decision, Queue):
         wait = f"at place {decision.place}, expected wait {seconds(decision.expected_wait_s)}"
+        wait += f"; {_SPACED}" if decision.counted is Counted.PACE else ""
         return wait + _in_class(decision.classed) + _placed(decision.candidates) + _waits_for(decision, at)
     if isinstance(decision, Yield):
         waited = was_queued and decision.reason is not Reason.TENANT_LIMIT  # whose numbers are streams
@@ -249,8 +250,9 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
             f"{seconds(value)}, where it may be {seconds(max(0.0, bound))}"
         )
     if decision.reason is Reason.TOO_LATE:
+        spaced = f"{_SPACED}: " if decision.counted is Counted.PACE else ""
         return (
-            f"its first token would come within {seconds(value)} (nine times in ten), "
+            f"{spaced}its first token would come within {seconds(value)} (nine times in ten), "
             f"which is later than its deadline in {seconds(bound)}"
         )
     if decision.counted is Counted.SESSIONS:
@@ -270,6 +272,7 @@ def _reason(decision: Yield, *, was_queued: bool) -> str:
     return template.format(value, bound) if template else _PLAIN[decision.reason]
 
 
+_SPACED: Final = "the prompts of its lane are spaced out for others"
 # Streams are free, and another meter is full.
 _METERS: Final[Mapping[Counted | None, str]] = {
     Counted.MEMORY: "streams are free, but it needs {:,.0f} tokens of KV memory, and {:,.0f} are free",

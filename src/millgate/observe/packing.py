@@ -65,7 +65,7 @@ _READERS: Final[dict[_Kind, dict[str, Callable[[Any], Any]]]] = {
         "classed": _classed,
         "candidates": _candidates,
     },
-    Queue: {"classed": _classed, "candidates": _candidates},
+    Queue: {"classed": _classed, "candidates": _candidates, "counted": Counted},
     Yield: {"reason": _REASONS.get, "quota": _quota, "counted": Counted, "classed": _classed},
     Cancel: {"reason": _REASONS.get},
     Ended: {"outcome": _OUTCOMES.get, "cause": _CAUSES.get},

@@ -9,7 +9,7 @@ from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import ClientGone, EngineProgress, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings, ServicePrior, Settings
-from millgate.core.words import LaneTakes, Reason
+from millgate.core.words import Counted, LaneTakes, Reason
 from millgate.wiring.governor import build_governor
 
 _CHAT = LaneSettings("chat", ttft_slo_s=1.0, deadline_s=1.0, tpot_slo_s=0.05, share=3.0)
@@ -335,6 +335,7 @@ def test_a_giant_for_which_people_were_turned_away_is_not_followed_by_the_next_a
     assert told.value == pytest.approx(20.0 * 9.0 - 21.0, rel=0.15), (
         "a ninth of the reading is its lane's part"
     )
+    assert told.counted is Counted.PACE
     assert isinstance(_document(gate, 3, 21.0, _DOCUMENT), Admit), "nobody is turned away for six seconds"
     assert isinstance(_person(gate, 4, 22.0), Queue)
 

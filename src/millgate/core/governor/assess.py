@@ -316,16 +316,18 @@ def _judge_wait(
     """Queue it at this place if it will make it from there; it waits no longer than `queued_until`, and `slot_s` for its adapter."""
     wait_s, upper_s, ttft_s = forecast(request, place, now, slot_s)
     hold_s, left_s = request.due_hold_s, request.deadline - now
+    pace = Counted.PACE if request.queue.is_paced(request.unread_tokens, now) else None
     if upper_s + ttft_s > left_s:
         # What was promised is not broken for a forecast, unless even a permit now would be too late.
         if not hold_s or ttft_s > left_s:
             late = Reason.TOO_LATE
-            return _refused(knowledge, request, now, late, upper_s + ttft_s, left_s, wait_s, slot_s)
+            return _refused(knowledge, request, now, late, upper_s + ttft_s, left_s, wait_s, slot_s, pace)
         queued_until = now + hold_s if queued_until is None else min(queued_until, now + hold_s)
     if queued_until is not None and not hold_s and now + upper_s > queued_until:
         full, most_s, wait = Reason.SATURATED, queued_until - now, Counted.WAIT
         return _refused(knowledge, request, now, full, upper_s, most_s, wait_s, slot_s, wait)
-    return Plan(request, Queue(request.attempt, place, wait_s, request.classed), None, wait_s, queued_until)
+    queued = Queue(request.attempt, place, wait_s, request.classed, counted=pace)
+    return Plan(request, queued, None, wait_s, queued_until)
 
 
 def _refused(

@@ -101,10 +101,10 @@ def _without_slot(attempts: Attempts, turns: AdapterTurns, head: Request, now: f
 
 def mark_blocked(routes: Routes, request: Request, now: float) -> None:
     """Note that a request was not let in although streams may be free: a gate is full in another meter, and drains as such; not where its pace keeps it out."""
+    lane, unread = request.lane.settings.name, request.unread_tokens
     for engine in request.route.up:
-        if engine.opens_at(request.lane.settings.name, request.unread_tokens) <= now and engine.became_full(
-            now
-        ):
+        is_paced = engine.prompts.is_on and engine.opens_at(lane, unread) > now
+        if not is_paced and engine.became_full(now):
             routes.pool_of(engine).capacity_forecast.rate_changed()
 
 

@@ -308,10 +308,12 @@ class LaneQueue:
 
     def waits_for_others(self, now: float) -> bool:
         """Return whether its next waits for its pace before all engines, also for the sake of first tokens: others go before it."""
-        head, lane = self.order.head(), self.settings.name
-        return head is not None and all(
-            each.opens_at(lane, head.prompt_tokens) > now for each in self.route.up
-        )
+        head = self.order.head()
+        return head is not None and self.is_paced(head.prompt_tokens, now)
+
+    def is_paced(self, prompt_tokens: int, now: float) -> bool:
+        """Return whether such a prompt of its lane waits for its pace before all engines."""
+        return all(each.opens_at(self.settings.name, prompt_tokens) > now for each in self.route.up)
 
     def is_contended(self) -> bool:
         """Return whether work of another lane waits beside it."""

@@ -7,6 +7,7 @@ from millgate.core.decisions import Admit, Ended, Yield
 from millgate.core.events import Arrived, ClientGone, EngineSeen, Finished, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
+from millgate.core.words import DeadlineFrom, Reason
 
 LANE = LaneSettings("interactive", ttft_slo_s=10.0, deadline_s=10.0)
 PACE_S = 29.0 / 2032
@@ -125,3 +126,47 @@ def test_a_rollout_that_is_far_longer_than_usual_takes_the_memory_that_it_takes(
     assert engine.kv_tokens == pytest.approx(10 * (100 + 40.0 / 0.02), rel=0.1)
     assert isinstance(ended, Ended)
     assert ended.output_tokens == pytest.approx(40.0 / 0.02, rel=0.1)
+
+
+def _answered(gate: Governor, bounds: list[int], pace_s: float = 0.02) -> float:
+    """Have an answer written to each of these bounds, one after the other; return the time."""
+    now = 0.0
+    for number, tokens in enumerate(bounds):
+        ask(gate, number, now, tokens)
+        now += 0.1 + tokens * pace_s
+        gate.handle(Finished(number, 100, tokens), now)
+        gate.handle(Released(number), now)
+        now += 1.0
+    return now
+
+
+@pytest.mark.parametrize("classified", [9, 40, 300])
+def test_a_large_max_tokens_is_no_long_answer_after_answers_of_a_few_words(classified: int) -> None:
+    """Each was as long as its bound of 1 to 10 tokens, so 4,096 were expected of a chat: refused for good before an idle engine."""
+    gate = governor(LANE, engines=(EngineSettings("engine", 4),))
+    now = _answered(gate, [(1, 5, 10)[each % 3] for each in range(classified)])
+    chat = Arrived(1_000, prompt_bytes=400, max_tokens=4_096, stream=False, time_allowed_s=30.0)
+    assert isinstance(gate.handle(chat, now)[0], Admit)
+
+
+def test_an_answer_whose_least_length_its_client_names_is_refused_where_its_time_is_too_short() -> None:
+    gate = governor(LANE, engines=(EngineSettings("engine", 4),))
+    now = _answered(gate, [10] * 40)
+    chat = Arrived(
+        1_000, prompt_bytes=400, max_tokens=4_096, min_tokens=4_096, stream=False, time_allowed_s=30.0
+    )
+    assert isinstance(gate.handle(chat, now)[0], Yield)
+
+
+@pytest.mark.parametrize("deadline_from", list(DeadlineFrom))
+def test_a_client_whose_time_is_too_short_for_such_an_answer_is_not_told_to_come_back(
+    deadline_from: DeadlineFrom,
+) -> None:
+    """An idle engine takes 20 s for it: `come back in 0.1 s` was of no use to a client that waits for 10 s."""
+    lane = LaneSettings("batch", ttft_slo_s=60.0, deadline_s=60.0, deadline_from=deadline_from)
+    gate = governor(lane, engines=(EngineSettings("engine", 4),))
+    now = _answered(gate, [1_000] * 40)
+    asked = Arrived(1_000, prompt_bytes=400, max_tokens=1_000, stream=False, time_allowed_s=10.0)
+    (refused,) = gate.handle(asked, now)
+    assert isinstance(refused, Yield)
+    assert (refused.reason, refused.retry) == (Reason.TOO_LATE, False)

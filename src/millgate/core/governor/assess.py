@@ -196,9 +196,11 @@ def _deadlines(
         return deadline, deadline
     if not arrival.stream and knowledge.totals.answers >= FEW_ANSWERS:
         # The client waits so long for the whole answer: what is decoded after the first token counts too, once a few answers
-        # have taught how long that takes.
-        paces = [engine.service.tpot_s(1) for engine in route.up]
-        allowed_s -= output_tokens / arrival.answers * min(paces, default=0.0)
+        # have taught how long that takes. Of a far longer one than any before to such requests nothing is known: a bound is no length.
+        lengths, name = knowledge.output_length, lane.settings.name
+        longest = lengths.longest(arrival.model, arrival.tenant, name, arrival.max_tokens)
+        pace_s = min([engine.service.tpot_s(1) for engine in route.up], default=0.0)
+        allowed_s -= pace_s * min(output_tokens / arrival.answers, max(arrival.min_tokens, longest))
     return deadline, min(deadline, now + max(0.0, allowed_s))
 
 
@@ -349,11 +351,10 @@ def _refused(
 
 def _short(knowledge: Knowledge, request: Request, now: float, short: Shortfall) -> Plan:
     """Refuse it for what its tenant lacks, or hold it for a stream that is about to end."""
-    wait_s = short.ahead_s
     if short.hold_s > 0.0 and lets_pass(request) and over_bounds(knowledge, request) is None:
-        queued = Queue(request.attempt, ahead_of(request, now) + 1, wait_s, request.classed)
-        return Plan(request, queued, None, wait_s, now + short.hold_s, leaves_room=True)
-    return Plan(request, short_refusal(knowledge.totals, request, short, now), expected_wait_s=wait_s)
+        queued = Queue(request.attempt, ahead_of(request, now) + 1, short.ahead_s, request.classed)
+        return Plan(request, queued, None, short.ahead_s, now + short.hold_s, leaves_room=True)
+    return Plan(request, short_refusal(knowledge.totals, request, short, now), expected_wait_s=short.ahead_s)
 
 
 def _too_large(knowledge: Knowledge, request: Request, now: float) -> Plan:

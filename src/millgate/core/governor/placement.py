@@ -21,16 +21,13 @@ from millgate.core.measure import ALIKE, Ewma
 from millgate.core.routing.least_work import usual_cost
 from millgate.core.routing.prefix_index import Held, PrefixIndex
 from millgate.core.routing.working_set import LiveSession, WorkingSets
-from millgate.core.sizing import USUAL_PROMPT_TOKENS
+from millgate.core.sizing import UNKNOWN_RATIO, USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import PRIOR_OUTPUT_TOKENS
 from millgate.core.state.attempt import Request
 from millgate.core.state.engine import Engine
 from millgate.core.state.leg import Legs
 from millgate.core.words import Counted, Role
 
-# An idle engine is tried with a prompt this many times as long as any that it has read, whatever is predicted:
-# no other way teaches it, and no other request waits for an idle engine.
-_UNKNOWN_RATIO: Final = 2
 # Prompts that wait inside an engine are beyond any order: no more wait there than are read in this share of a deadline,
 # unless they are ordered as the engine would (from a tenth to three tenths serve about as many: docs/policies/short-first.md).
 _READING_SHARE: Final = 0.2
@@ -478,7 +475,7 @@ def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
 
 def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> bool:
     """Return whether this attempt should be tried on this engine, given its predicted time to first token."""
-    unknown = request.unread_tokens > _UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
+    unknown = request.unread_tokens > UNKNOWN_RATIO * engine.longest_read and not engine.gate.streams
     return now + (0.0 if unknown else ttft_s) <= request.deadline
 
 

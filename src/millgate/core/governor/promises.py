@@ -409,8 +409,9 @@ def refusal(
         hint_s, by_s = promise(totals, request, now)
         hint_s = max(hint_s, min(not_before_s, LONGEST_HINT_S))
         retry = _is_in_time(request, hint_s, by_s, now) or _begins_anew_at(request, hint_s, now)
-        # Its prompt alone may take longer to read than it may wait in all, whenever it comes.
-        waits_s = max(request.deadline - request.arrived_at, _span_s(request))
+        # Its prompt alone may take longer to read than it may wait in all, whenever it comes. What its answer takes is off that time.
+        is_lanes = request.deadline == request.lane_deadline
+        waits_s = request.lane.settings.deadline_s if is_lanes else request.deadline - request.arrived_at
         if reason is Reason.TOO_LATE and request.reading_s() > waits_s:
             retry = False
     return make_yield(
@@ -461,12 +462,6 @@ def _without_promise(
         return restart_hint_s(request.attempt, request.arrival.retry_count), True, value, bound
     # It lies with its tenant, and is the time to the next token.
     return min(max(SOONEST_RETURN_S, wait_s), LONGEST_HINT_S), wait_s <= LONGEST_HINT_S, value, bound
-
-
-def _span_s(request: Request) -> float:
-    """Return how long a first attempt of this kind may wait for its first token."""
-    allowed_s, deadline_s = request.arrival.time_allowed_s, request.lane.settings.deadline_s
-    return deadline_s if allowed_s is None else min(allowed_s, deadline_s)
 
 
 def _is_in_time(request: Request, hint_s: float, by_s: float, now: float) -> bool:

@@ -16,3 +16,5 @@ USUAL_PROMPT_TOKENS: Final = 1000
 """A prompt before any was given: what is believed of reading counts as one of this length."""
 MOST_NAMES: Final = 500
 """Models, and kinds of requests, that are known apart: clients choose the names (INV-5)."""
+UNKNOWN_RATIO: Final = 2
+"""What is more times as long as any before is tried, whatever is predicted, for no other way teaches it: a prompt by an idle engine, a whole answer."""

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from millgate.core.measure import ALIKE, ENOUGH, MEMORY, PRIOR_OUTCOMES, Ewma, Sketch
 from millgate.core.settings import TARGET_SHARE
-from millgate.core.sizing import FEW_ANSWERS, MOST_NAMES
+from millgate.core.sizing import FEW_ANSWERS, MOST_NAMES, UNKNOWN_RATIO
 from millgate.core.snapshot import ErrorReading
 
 
@@ -278,6 +278,11 @@ class OutputLength:
         if max_tokens is not None:
             expected, reserved = min(expected, max_tokens), min(reserved, max_tokens)
         return expected, max(expected, reserved)
+
+    def longest(self, model: str, tenant: str, lane: str, max_tokens: int | None) -> float:
+        """Return the longest answer that is foreseen of such requests, so many times as long as any before; 0 before the first."""
+        level = self._finest(model, tenant, lane, max_tokens)
+        return 0.0 if level is None else UNKNOWN_RATIO * level.outputs.quantile(1.0)
 
     def learn(
         self,

@@ -80,6 +80,16 @@ def test_a_held_request_outlasts_the_longest_deadline(capsys: pytest.CaptureFixt
     assert float(told.removesuffix("s")) > 7200
 
 
+def test_an_answer_that_is_not_streamed_may_take_as_long_after_the_queue_as_sdks_wait(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Envoy sees nothing of it until it is whole: after three minutes its client got `stream timeout`."""
+    told = manager(printed(capsys))["stream_idle_timeout"]
+
+    longest_deadline_s, sdk_timeout_s = 120, 600
+    assert float(told.removesuffix("s")) > longest_deadline_s + sdk_timeout_s
+
+
 def test_an_engine_has_as_long_to_accept_a_connection_as_the_configuration_says(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

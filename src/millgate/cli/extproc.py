@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from millgate.gateway import Gateway
     from millgate.wiring.settings import Built
 
+_WHOLE_ANSWER_S = 900.0
+"""How long an answer that is not streamed may take: Envoy sees nothing of one until it is whole. SDKs wait for ten minutes."""
+
 extproc_app = typer.Typer(
     help="Decide for Envoy, over gRPC: which requests run now, where, and which come back later.",
     invoke_without_command=True,
@@ -92,7 +95,9 @@ def envoy_config(
     processor = _split(extproc_at or f"{settings.host}:{settings.port}")
     addresses = EnvoyAddresses((host, port), ("127.0.0.1", envoy_admin_port), processor)
     lanes = build_settings(loaded.config, None, loaded.places).settings.lanes
-    longest_s = max(lane.deadline_s for lane in lanes) + loaded.config.limits.upstream_idle
+    longest_s = max(lane.deadline_s for lane in lanes) + max(
+        _WHOLE_ANSWER_S, loaded.config.limits.upstream_idle
+    )
     tree = bootstrap(
         addresses,
         streams=settings.streams,

@@ -272,6 +272,75 @@ def test_a_stream_is_in_flight_until_it_is_closed(library: Any) -> None:
         assert session.window.inflight == 0
 
 
+THREE_EVENTS = b"".join(
+    (
+        answers.head(200, answers.EVENT_STREAM),
+        answers.chunks(answers.event("a"), answers.event("b"), answers.event(finish="stop"), answers.DONE),
+        answers.LAST_CHUNK,
+    )
+)
+
+
+def test_a_break_out_of_each_stream_leaves_room_for_the_next_call(library: Any) -> None:
+    """No SDK closes a stream that a loop has left, and the window was full of such for good: each further call timed out."""
+    settings = HostSettings(max_inflight=1)
+    with FakeUpstream(script_of(THREE_EVENTS)) as engine, library.client(settings) as http_client:
+        client = openai.OpenAI(
+            base_url=engine.url + "/v1", api_key="k", http_client=http_client, timeout=20.0
+        )
+        kept = []
+        for _call in range(3):
+            stream = client.chat.completions.create(model="m", messages=HELLO, stream=True)
+            kept.append(stream)
+            for _chunk in stream:
+                break
+
+
+def test_a_break_out_of_each_asynchronous_stream_leaves_room_for_the_next_call(library: Any) -> None:
+    async def body(url: str) -> None:
+        async with library.async_client(HostSettings(max_inflight=1)) as http_client:
+            client = openai.AsyncOpenAI(
+                base_url=url + "/v1", api_key="k", http_client=http_client, timeout=20.0
+            )
+            kept = []
+            for _call in range(3):
+                stream = await client.chat.completions.create(model="m", messages=HELLO, stream=True)
+                kept.append(stream)
+                async for _chunk in stream:
+                    break
+
+    with FakeUpstream(script_of(THREE_EVENTS)) as engine:
+        asyncio.run(body(engine.url))
+
+
+def test_a_stream_that_is_read_is_in_flight_for_as_long_as_it_takes(library: Any) -> None:
+    """An engine that thinks for three seconds between two tokens has not been left: the next call waits for its end."""
+
+    async def script(line: ScriptedConnection) -> None:
+        await line.send(answers.head(200, answers.EVENT_STREAM) + answers.chunks(answers.event("a")))
+        await asyncio.sleep(3.0)
+        await line.send(answers.chunks(answers.event(finish="stop"), answers.DONE) + answers.LAST_CHUNK)
+
+    async def body(url: str) -> None:
+        async with library.async_client(HostSettings(max_inflight=1)) as http_client:
+            client = openai.AsyncOpenAI(base_url=url + "/v1", api_key="k", http_client=http_client)
+            ended = []
+
+            async def read(name: str) -> None:
+                async for _chunk in await client.chat.completions.create(
+                    model="m", messages=HELLO, stream=True
+                ):
+                    began.setdefault(name, asyncio.get_running_loop().time())
+                ended.append(asyncio.get_running_loop().time())
+
+            began: dict[str, float] = {}
+            await asyncio.gather(read("first"), read("second"))
+            assert sorted(began.values())[1] >= ended[0]
+
+    with FakeUpstream(script) as engine:
+        asyncio.run(body(engine.url))
+
+
 def test_clients_of_one_host_share_one_home() -> None:
     sessions = [HostSessions(None), HostSessions(None)]
     url = httpx.URL("http://shared.example:1/v1")

@@ -8,6 +8,7 @@ Retries never multiply: what comes back to the SDK has been retried here as ofte
 """
 
 from collections.abc import Callable, Generator, Mapping
+from math import inf
 from typing import Final, NamedTuple
 
 from millgate.client.answers import CallVerdict, Meaning, backoff_s, judge
@@ -149,6 +150,15 @@ class Leaving:
         self._home = session
         self._turn = turn
         self._meaning = meaning
+        self.rests()
+
+    def rests(self) -> None:
+        """Take note that its body waits to be read."""
+        self._turn.rests_since = self._home.now()
+
+    def reads(self) -> None:
+        """Take note that its body is read."""
+        self._turn.rests_since = inf
 
     def now(self) -> None:
         """End the call; again is harmless."""

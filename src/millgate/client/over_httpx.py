@@ -31,6 +31,14 @@ class _WatchedBody:
         if self._leaving is not None:
             self._leaving.now()
 
+    def _reads(self) -> None:
+        if self._leaving is not None:
+            self._leaving.reads()
+
+    def _rests(self) -> None:
+        if self._leaving is not None:
+            self._leaving.rests()
+
     def __del__(self) -> None:
         if self._leaving is not None:
             self._leaving.lost()
@@ -40,7 +48,14 @@ class WatchedStream(_WatchedBody):
     """A body that is read from threads."""
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from self._inner
+        try:
+            self._reads()
+            for piece in self._inner:
+                self._rests()
+                yield piece
+                self._reads()
+        finally:
+            self._rests()
 
     def close(self) -> None:
         """Close the body; it is over then."""
@@ -54,8 +69,14 @@ class AsyncWatchedStream(_WatchedBody):
     """The same for asyncio."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._inner:
-            yield piece
+        try:
+            self._reads()
+            async for piece in self._inner:
+                self._rests()
+                yield piece
+                self._reads()
+        finally:
+            self._rests()
 
     async def aclose(self) -> None:
         """Close the body; it is over then."""

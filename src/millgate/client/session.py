@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,8 @@ _RESTART_S: Final = 10.0
 """A gate is there again so soon after it drained, or was killed; a host that is away for longer is down, and calls fail as they come."""
 _LOOK_S: Final = 1.0
 """A waiting call looks this often by itself, for answers that were lost and woke no call."""
+_RESTED_S: Final = 2.0
+"""Calls do not wait for an answer that its owner has not read for so long: left in the middle, it may never be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +62,19 @@ class Turn:
         self.sent = False
         self.over = False
         self.number = 0
+        self.rests_since = inf
+        """Since when its answer waits to be read; inf while it is read, or has yet to come."""
 
     def __lt__(self, other: "Turn") -> bool:
         return self.order < other.order
 
-    def rouse(self) -> None:
-        """Let the call look again; one whose event loop is closed never will, and is over."""
+    def rouse(self) -> bool:
+        """Let the call look again; one whose event loop is closed never will, and is over: return False."""
         try:
             self.wake()
         except RuntimeError:
             self.over = True
+        return not self.over
 
 
 class CallWindow:
@@ -141,9 +147,10 @@ class HostSession:
         self.window = CallWindow(settings.max_inflight)
         self.budget = CallRetryBudget(settings.retry_share, settings.retry_floor)
         self._pace = RequestPacing(settings.limits, clock())
-        self._clock = clock
+        self.now = clock
         self._lock = threading.Lock()
         self._line: list[Turn] = []
+        self._inflight: dict[int, Turn] = {}
         self.lost: deque[Turn] = deque()
         """Calls whose answer has no reference left, to be ended by the next call."""
         # The turn that waits at the front for the pace, and knows it.
@@ -162,6 +169,8 @@ class HostSession:
     def look(self, turn: Turn) -> float:
         """Return how long to wait at most before looking again; sends every call that may go."""
         with self._lock:
+            if not self.window.has_room:
+                self._lose_rested()
             wait_s = self._pump()
             at_front = bool(self._line) and self._line[0] is turn
             return min(wait_s, _LOOK_S) if at_front and wait_s is not None else _LOOK_S
@@ -173,7 +182,7 @@ class HostSession:
                 return
             turn.over = True
             if turn.sent:
-                self.window.inflight -= 1
+                self._land(turn)
                 if served:
                     self.window.answered()
                 elif refused:
@@ -183,7 +192,7 @@ class HostSession:
     def missed(self, *, drains: bool = False) -> None:
         """The host took no call, as while it `drains` and restarts: send one each half second, or the whole line would be lost to it."""
         with self._lock:
-            now = self._clock()
+            now = self.now()
             self._missed_at = now if drains or self._missed_at is None else self._missed_at
             self._hold(now)
 
@@ -216,12 +225,12 @@ class HostSession:
 
     def _pump(self) -> float | None:
         """Send from the front of the line what may go; return how long the front has to wait for its pace."""
-        line, now = self._line, self._clock()
+        line, now = self._line, self.now()
         while self.lost:
             turn = self.lost.popleft()
             if not turn.over:
                 turn.over = True
-                self.window.inflight -= 1
+                self._land(turn)
         while line and (line[0].over or self.window.has_room):
             front = line[0]
             if not front.over:
@@ -235,10 +244,20 @@ class HostSession:
                 self._pace.take(front.cost)
                 front.number = self.window.send()
                 front.sent = True
-                front.rouse()
-                self.window.inflight -= front.over
+                self._inflight[front.number] = front
+                if not front.rouse():
+                    self._land(front)
             heappop(line)
         return None
+
+    def _land(self, turn: Turn) -> None:
+        del self._inflight[turn.number]
+        self.window.inflight -= 1
+
+    def _lose_rested(self) -> None:
+        """Let go of the calls whose answers have not been read for long; a few too many are refused by the server, and no more."""
+        latest = self.now() - _RESTED_S
+        self.lost += [turn for turn in self._inflight.values() if turn.rests_since <= latest]
 
 
 # The process is a part: one that was forked begins anew, as no call of its parent ever ends there.

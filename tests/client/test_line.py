@@ -253,6 +253,34 @@ def test_a_refused_job_leaves_its_name_to_the_next_and_its_end_is_not_the_end_of
     assert {each.job for each in seen} == {"J_1"}
 
 
+def _slowly(request: LineRequest) -> list[LineReply]:
+    """The replies come in two turns, in which another job's may be asked for."""
+    time.sleep(0.05)
+    return [ok(request), done(request)]
+
+
+def test_jobs_that_tasks_send_at_once_over_one_client_are_all_executed() -> None:
+    """All but one ended with a RuntimeError of asyncio's streams, and had been executed."""
+
+    async def body(address: str) -> list[SentJob]:
+        async with AsyncLineClient(address) as client:
+            return await asyncio.gather(*(client.send(b"x") for _job in range(4)))
+
+    with server([_slowly] * 4) as (address, seen):
+        assert len(asyncio.run(body(address))) == 4
+        assert len({request.job for request in seen}) == 4
+
+
+def test_jobs_that_threads_send_at_once_over_one_client_are_all_executed() -> None:
+    """Each read replies to the others', and waited in vain for its own."""
+    with (
+        server([_slowly] * 4) as (address, _seen),
+        LineClient(address, timeout_s=2.0) as client,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        assert len(list(threads.map(client.send, [b"x"] * 4))) == 4
+
+
 def test_ping_exits_0_ready_2_saturated_1_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
     with server([]) as (address, _):
         assert main(["ping", "--addr", address]) == 0

@@ -12,6 +12,7 @@ import hashlib
 import random
 import socket
 import ssl as tls
+import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator
@@ -305,6 +306,8 @@ class _Addressed:
         self._ssl = ssl
         self._watch = watch
         self._jobs = 0
+        # The replies of two jobs at once would be read by either: the second waits until the first is over.
+        self._threads, self._tasks = threading.Lock(), asyncio.Lock()
 
     def _upload(self, payload: bytes, *, job: str = "", **how: Unpack[_Manner]) -> Dialogue:
         if not payload:
@@ -322,7 +325,7 @@ class _Addressed:
 
 
 class LineClient(_Addressed):
-    """Speaks to one server over one connection, one job at a time."""
+    """Speaks to one server over one connection, one job at a time: other threads wait for their turn."""
 
     def __enter__(self) -> Self:
         try:
@@ -339,12 +342,14 @@ class LineClient(_Addressed):
 
     def send(self, payload: bytes, **how: Unpack[Sending]) -> SentJob:
         """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
-        sent: SentJob = self._lead(self._upload(payload, **how))
+        with self._threads:
+            sent: SentJob = self._lead(self._upload(payload, **how))
         return sent
 
     def ping(self) -> Pinged:
         """Ask how the server stands."""
-        pinged: Pinged = self._lead(_ping(self._token, self._watch))
+        with self._threads:
+            pinged: Pinged = self._lead(_ping(self._token, self._watch))
         return pinged
 
     def _lead(self, dialogue: Dialogue) -> Any:
@@ -376,7 +381,7 @@ class LineClient(_Addressed):
 
 
 class AsyncLineClient(_Addressed):
-    """The same for asyncio."""
+    """The same for asyncio, with tasks instead of threads."""
 
     async def __aenter__(self) -> Self:
         connecting = asyncio.open_connection(self._host, self._port, ssl=self._ssl, limit=_MOST_LINE_BYTES)
@@ -392,12 +397,14 @@ class AsyncLineClient(_Addressed):
 
     async def send(self, payload: bytes, **how: Unpack[Sending]) -> SentJob:
         """Have this payload executed, as a turn of this session if any; raises YieldedError, AbortedError or LineError."""
-        sent: SentJob = await self._lead(self._upload(payload, **how))
+        async with self._tasks:
+            sent: SentJob = await self._lead(self._upload(payload, **how))
         return sent
 
     async def ping(self) -> Pinged:
         """Ask how the server stands."""
-        pinged: Pinged = await self._lead(_ping(self._token, self._watch))
+        async with self._tasks:
+            pinged: Pinged = await self._lead(_ping(self._token, self._watch))
         return pinged
 
     async def _lead(self, dialogue: Dialogue) -> Any:

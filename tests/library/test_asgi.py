@@ -2,19 +2,22 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from millgate.library import Gate
 from millgate.library.asgi import GateMiddleware, Message
+
+CHAT = "/v1/chat/completions"
 
 
 @dataclass
@@ -41,6 +44,16 @@ class Stand:
             raise
         return PlainTextResponse(body, status_code=self.status, background=BackgroundTask(self.clean_up))
 
+    async def stream(self, _request: Request) -> Response:
+        """Stream a token, and the next when told to."""
+
+        async def tokens() -> AsyncIterator[str]:
+            yield "one"
+            await self.go.wait()
+            yield "two"
+
+        return StreamingResponse(tokens())
+
     async def clean_up(self) -> None:
         """Do what frameworks do behind an answer: background tasks, and the ends of dependencies."""
         await asyncio.sleep(0.02)
@@ -62,9 +75,10 @@ def served(
             routes=[
                 Route("/v1/chat/completions", stand.answer, methods=["POST"]),
                 Route("/free", stand.answer, methods=["POST"]),
+                Route("/stream", stand.stream, methods=["POST"]),
             ]
         )
-        app.add_middleware(GateMiddleware, gate=gate, paths={"/v1/chat/completions"}, dialect=dialect)  # type: ignore[arg-type]
+        app.add_middleware(GateMiddleware, gate=gate, paths={CHAT, "/stream"}, dialect=dialect)  # type: ignore[arg-type]
         sock = socket.create_server(("127.0.0.1", 0))
         stand.port = sock.getsockname()[1]
         stand.url = f"http://127.0.0.1:{stand.port}"
@@ -79,9 +93,6 @@ def served(
             await serving
 
     asyncio.run(body())
-
-
-CHAT = "/v1/chat/completions"
 
 
 def test_within_the_cap_it_is_as_if_there_were_no_gate() -> None:
@@ -169,6 +180,45 @@ def test_a_client_that_leaves_while_it_is_served_has_its_handler_cancelled() -> 
         assert gone["client_gone"] == 1  # type: ignore[index]
 
     served(Gate(1), test)
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_stream_was_not_served() -> None:
+    """Starlette ends such a stream without an error: it counted as good, and as a slot that takes as long as its part."""
+
+    async def test(stand: Stand, client: httpx.AsyncClient) -> None:
+        async with client.stream("POST", "/stream", content=b"1") as answer:
+            await anext(answer.aiter_raw())
+        await until(lambda: stand.gate.inflight == 0)
+        outcomes = {word.value: count for word, count in stand.gate.snapshot().lanes[0].outcomes if count}
+        assert outcomes == {"client_gone": 1}
+
+    served(Gate(1), test)
+
+
+def test_a_client_that_leaves_is_no_error_of_the_middleware_around_the_gate() -> None:
+    """`BaseHTTPMiddleware`, and so FastAPI's `@app.middleware("http")`, raised `No response returned.` for each."""
+    said: list[Message] = []
+
+    async def app(*_: object) -> None:
+        await asyncio.sleep(60.0)
+
+    async def hand_on(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+    async def body() -> None:
+        pieces: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"{}"}]
+
+        async def receive() -> Message:
+            return pieces.pop() if pieces else await asyncio.get_running_loop().create_future()
+
+        async def send(message: Message) -> None:
+            said.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+        await BaseHTTPMiddleware(GateMiddleware(app, Gate(1)), hand_on)(scope, receive, send)
+
+    asyncio.run(body())
+    assert said[0]["status"] == 499
 
 
 def test_a_handler_that_answers_500_has_failed() -> None:

@@ -23,25 +23,12 @@ _OF_TRANSPORTS: Final = frozenset({"verify", "cert", "trust_env", "http1", "http
 class _WatchedBody:
     """A body that says when it is over, by its end, its close, or at the latest when no reference to it is left."""
 
-    def __init__(self, inner: Any, leaving: Leaving | None) -> None:
+    def __init__(self, inner: Any, leaving: Leaving) -> None:
         self._inner = inner
         self._leaving = leaving
 
-    def _over(self) -> None:
-        if self._leaving is not None:
-            self._leaving.now()
-
-    def _reads(self) -> None:
-        if self._leaving is not None:
-            self._leaving.reads()
-
-    def _rests(self) -> None:
-        if self._leaving is not None:
-            self._leaving.rests()
-
     def __del__(self) -> None:
-        if self._leaving is not None:
-            self._leaving.lost()
+        self._leaving.lost()
 
 
 class WatchedStream(_WatchedBody):
@@ -49,20 +36,20 @@ class WatchedStream(_WatchedBody):
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            self._reads()
+            self._leaving.reads()
             for piece in self._inner:
-                self._rests()
+                self._leaving.rests()
                 yield piece
-                self._reads()
+                self._leaving.reads()
         finally:
-            self._rests()
+            self._leaving.rests()
 
     def close(self) -> None:
         """Close the body; it is over then."""
         try:
             self._inner.close()
         finally:
-            self._over()
+            self._leaving.now()
 
 
 class AsyncWatchedStream(_WatchedBody):
@@ -70,20 +57,20 @@ class AsyncWatchedStream(_WatchedBody):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            self._reads()
+            self._leaving.reads()
             async for piece in self._inner:
-                self._rests()
+                self._leaving.rests()
                 yield piece
-                self._reads()
+                self._leaving.reads()
         finally:
-            self._rests()
+            self._leaving.rests()
 
     async def aclose(self) -> None:
         """Close the body; it is over then."""
         try:
             await self._inner.aclose()
         finally:
-            self._over()
+            self._leaving.now()
 
 
 def _usual(library: Any) -> dict[str, Any]:
@@ -148,9 +135,10 @@ class _GateCalls(Generic[Inner]):
 
     def _watched(self, last: Any, leaving: Leaving | None) -> Any:
         response = last or self.library.Response(SPENT_STATUS, headers=SPENT_HEADERS, content=SPENT_BODY)
-        if leaving is not None and response.is_closed:
-            leaving.now()  # read whole by a transport of the caller's own: no client closes it again
-        response.stream = self.watch(response.stream, leaving)
+        if leaving is not None:
+            if response.is_closed:
+                leaving.now()  # read whole by a transport of the caller's own: no client closes it again
+            response.stream = self.watch(response.stream, leaving)
         return response
 
     def _body(self, request: Any) -> bytes | None:

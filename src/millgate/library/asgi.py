@@ -9,6 +9,7 @@ while it is served has its handler cancelled.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 from millgate.core.words import Reason
@@ -29,6 +30,8 @@ _MOST_BYTES_AT_ONCE: Final = 256_000_000
 _BUSY_RETRY_S: Final = 1.0
 _LAST: Final = frozenset({"http.response.body", "http.response.pathsend"})
 """Messages that end an answer, unless more is to come."""
+_LEFT: Final = RefusalAnswer(499, [], b"", close=True)
+"""For a client that has left: a server drops it, and middleware around this one raises where no answer comes."""
 
 
 def tokens_of_body(body: bytes) -> int:
@@ -75,6 +78,8 @@ class GateMiddleware:
                 await client.respond(refusal)
             elif not client.gone.is_set():
                 await self._serve(scope, client)
+            if client.gone.is_set() and not client.status:
+                await client.respond(_LEFT)
         finally:
             self._bytes_queued -= len(client.body)
             client.close()
@@ -109,9 +114,11 @@ class GateMiddleware:
 
     async def _run(self, scope: Scope, client: "_Client", slot: Slot) -> None:
         try:
-            whole = await client.unless_gone(self._app(scope, client.receive, client.send))
+            whole = (
+                await client.unless_gone(self._app(scope, client.receive, client.send)) and not client.left
+            )
         except BaseException as error:
-            await slot.__aexit__(type(error), error, None)
+            await slot.__aexit__(type(error), asyncio.CancelledError() if client.left else error, None)
             raise
         if client.status >= 500:
             slot.fail()
@@ -145,6 +152,11 @@ class _Client:
         self.whole = not message.get("more_body", False)
         piece: bytes = message.get("body", b"")
         return piece
+
+    @property
+    def left(self) -> bool:
+        """Whether it has left before the end of its answer."""
+        return self.gone.is_set() and not self._answered
 
     def watch(self) -> None:
         """Begin to listen for the hang-up."""
@@ -193,8 +205,9 @@ class _Client:
 
     async def respond(self, answer: RefusalAnswer) -> None:
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": answer.body})
+        with suppress(OSError):  # some servers raise one where the client has left
+            await self.send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self.send({"type": "http.response.body", "body": answer.body})
 
     def close(self) -> None:
         if self._watching is not None:

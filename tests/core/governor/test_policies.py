@@ -44,6 +44,16 @@ def _finish(
 # ---- tenants
 
 
+def test_a_large_max_tokens_is_not_too_large_for_a_quota_after_answers_of_a_few_words() -> None:
+    """Each was as long as its bound of 1 to 10 tokens, so 32,768 were expected of a chat: `coming back is of no use`, for good."""
+    gate = _gate(quotas=(QuotaRule("tokens", QuotaLimit(QuotaKind.TPM, 20_000)),))
+    for number in range(40):
+        tokens = (1, 5, 10)[number % 3]
+        assert isinstance(_ask(gate, number, number, max_tokens=tokens), Admit)
+        _finish(gate, number, number + 0.5, output_tokens=tokens)
+    assert isinstance(_ask(gate, 1_000, 100.0, max_tokens=32_768), Admit)
+
+
 def test_a_quota_refuses_with_the_time_to_the_next_token_and_counts_what_was_used() -> None:
     rule = QuotaRule("tokens", QuotaLimit(QuotaKind.TPM, 600), each=("tenant",))
     gate = _gate(quotas=(rule,))
@@ -274,7 +284,7 @@ def test_a_refusal_by_the_provider_empties_the_account_until_its_hint() -> None:
 
 def test_what_an_account_can_never_carry_is_too_large() -> None:
     gate = _gate(engine=_account(tpm=150))
-    refused = _ask(gate, 1, max_tokens=100)
+    refused = _ask(gate, 1, prompt_bytes=800, max_tokens=100)
     assert (refused.reason, refused.retry) == (Reason.TOO_LARGE, False)
     assert (refused.value, refused.bound) == (200, 150)
 

@@ -92,9 +92,36 @@ def test_what_can_never_fit_is_told_apart() -> None:
     ledger = Ledger([rule("tokens", QuotaKind.TPM, 100, "tenant")])
     expected = Shortage("tokens", float("inf"), 150, 100, never_fits=True)
 
-    assert ledger.shortage(ANN, SMALL, 0.0) == expected
+    assert ledger.shortage(ANN, Sizes(150, 50), 0.0) == expected
     taken(ledger, ANN, Sizes(10, 10), 0.0)
-    assert ledger.shortage(ANN, SMALL, 60.0) == expected
+    assert ledger.shortage(ANN, Sizes(150, 50), 60.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompt_tokens", "used"), [(QuotaKind.TPM, 20, 30), (QuotaKind.OTPM, 5_000, 10)]
+)
+def test_an_answer_that_is_only_expected_to_be_larger_takes_the_whole_bucket(
+    kind: QuotaKind, prompt_tokens: int, used: int
+) -> None:
+    ledger = Ledger([rule("tokens", kind, 100, "tenant")])
+    long = Sizes(prompt_tokens, output_tokens=500)
+
+    reservation = taken(ledger, ANN, long, 0.0)
+    assert left(ledger, ANN, 0.0)["tokens"] == 0
+    reservation.settle(prompt_tokens, 0, 10, 0.0)
+    assert left(ledger, ANN, 0.0)["tokens"] == 100 - used
+
+    short = ledger.shortage(ANN, long, 0.0)
+    assert short is not None
+    assert not short.never_fits
+    taken(ledger, ANN, long, short.wait_s)
+
+
+def test_a_bound_that_is_charged_in_advance_can_be_too_large() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPM, 100, output=OutputCharge.MAX_TOKENS)])
+    short = ledger.shortage(ANN, Sizes(20, 50, max_tokens=500), 0.0)
+    assert short is not None
+    assert short.never_fits
 
 
 def test_rules_hold_the_tenant_model_and_lane_that_they_name() -> None:

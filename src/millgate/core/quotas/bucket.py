@@ -264,25 +264,24 @@ class Sizes(NamedTuple):
 
 
 def reserved_amount(limit: QuotaLimit, sizes: Sizes) -> float:
-    """Return what a request of these sizes takes from this limit when it is let in."""
+    """Return what a request of these sizes takes from this limit when it is let in.
+
+    Nothing is too large for what is merely expected of it: that takes no more than its prompt leaves of the full bucket.
+    """
     kind, charge = limit.kind, limit.output
     if kind in _REQUESTS:
         return 1.0
-    prompt = _counted(limit, sizes.prompt_tokens, sizes.cached_tokens)
+    prompt = 0 if kind is QuotaKind.OTPM else _counted(limit, sizes.prompt_tokens, sizes.cached_tokens)
     if kind is QuotaKind.ITPM:
         return prompt
     bound = sizes.max_tokens
     if charge is OutputCharge.EXPECTED or (charge is OutputCharge.MAX_TOKENS and bound is None):
-        output = sizes.output_tokens
+        output = min(sizes.output_tokens, max(0.0, limit.burst - prompt))
     elif charge is OutputCharge.PRODUCED:
         output = 0
     else:
         output = bound or 0
-    if kind is QuotaKind.OTPM:
-        return output
-    if charge is OutputCharge.LARGER:
-        return max(prompt, output)
-    return prompt + output
+    return max(prompt, output) if charge is OutputCharge.LARGER else prompt + output
 
 
 def _counted(limit: QuotaLimit, prompt_tokens: int, cached_tokens: int) -> int:

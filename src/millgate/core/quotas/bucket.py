@@ -278,9 +278,9 @@ def reserved_amount(limit: QuotaLimit, sizes: Sizes) -> float:
     if charge is OutputCharge.EXPECTED or (charge is OutputCharge.MAX_TOKENS and bound is None):
         output = min(sizes.output_tokens, max(0.0, limit.burst - prompt))
     elif charge is OutputCharge.PRODUCED:
-        output = 0
+        output = 0.0
     else:
-        output = bound or 0
+        output = float(bound or 0)
     return max(prompt, output) if charge is OutputCharge.LARGER else prompt + output
 
 

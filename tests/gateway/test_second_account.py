@@ -10,7 +10,19 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.harness import CHAT, Answer, Asked, FakeEngine, Script, Stand, answer, answer_whole, chat, run
+from gateway.harness import (
+    CHAT,
+    ROLE,
+    Answer,
+    Asked,
+    FakeEngine,
+    Script,
+    Stand,
+    answer,
+    answer_whole,
+    chat,
+    run,
+)
 from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior, Settings
 from millgate.core.words import FailureKind
 from millgate.dialects.line import LineReply, Status
@@ -266,6 +278,70 @@ def test_the_other_engine_gets_the_whole_request_where_the_first_says_its_refusa
             assert len(stand.engine.asked) == 1
             (asked,) = second.asked
             assert json.loads(asked.body)["messages"] == json.loads(chat())["messages"]
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize("before", [b"", b": PROCESSING\n\n"])
+@pytest.mark.parametrize(
+    ("path", "refusal", "status"),
+    [
+        (MESSAGES, b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n', 529),
+        (CHAT, b'data: {"error":{"message":"no instances","code":503}}\n\n', 503),
+        (CHAT, b'data: {"error":{"message":"no such model","code":404}}\n\n', 404),
+    ],
+)
+def test_a_stream_that_begins_with_an_overload_is_begun_by_another_account(
+    path: bytes, refusal: bytes, status: int, before: bytes
+) -> None:
+    """The provider sends 200 first: the client got the refusal, though the account beside it had room."""
+
+    async def refuses(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(*(piece for piece in (before, refusal) if piece))
+        asked.end_stream()
+
+    async def answers(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(b'event: message_start\ndata: {"type":"message_start","message":{"id":"x"}}\n\n')
+        asked.send(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+        asked.end_stream()
+
+    async def body() -> None:
+        async with two(refuses, answer_whole if path == CHAT else answers) as (stand, roomy):
+            ask = ASK.replace(b"{", b'{"stream":true,', 1)
+            for _ in range(3):
+                got = await stand.ask(ask, path)
+                assert (got.status, got.whole, got.body.find(b"error")) == (200, True, -1), got
+            assert [json.loads(asked.body)["messages"] for asked in roomy.asked] == [
+                json.loads(ask)["messages"]
+            ] * 3
+            assert stand.engine.asked
+            await stand.settle()
+        async with two(refuses, refuses) as (stand, second):
+            got = await stand.ask(ask, path)
+            assert (got.status, got.whole) == (status, True)
+            assert got.body in refusal
+            assert (len(stand.engine.asked), len(second.asked)) == (1, 1)
+            await stand.settle()
+
+    run(body())
+
+
+def test_a_stream_that_has_begun_goes_to_no_other_account() -> None:
+    """Its client may have heard the first event, and the engine has worked for it."""
+
+    async def gives_up(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE + b'data: {"error":{"message":"no instances","code":503}}\n\n')
+        asked.end_stream()
+
+    async def body() -> None:
+        async with two(gives_up, answer_whole) as (stand, second):
+            got = await stand.ask(chat(stream=True))
+            assert b"no instances" in got.body
+            assert not second.asked
             await stand.settle()
 
     run(body())

@@ -15,6 +15,7 @@ from millgate.dialects import DIALECTS
 from millgate.dialects.contract import Dialect, Usage
 from millgate.http1.client import AnswerHead
 from millgate.runtime.verdicts import SAID_NOTHING, Said
+from millgate.servers.http.contract import Telling
 from millgate.servers.http.streams import StreamAnswer
 from millgate.servers.requests.fields import Pairs
 
@@ -109,9 +110,12 @@ class Recorded:
     def failed(self, kind: FailureKind, sent: Sent, said: Said = SAID_NOTHING) -> None:
         self.end.append((kind, sent, said))
 
-    def answered(self, head: AnswerHead) -> None: ...
+    def unsent(self, kind: FailureKind, said: Said = SAID_NOTHING, tell: Telling = None) -> None:
+        assert tell is not None
+        tell()
+        self.failed(kind, Sent.NONE, said)
 
-    def taken(self) -> None: ...
+    def answered(self, head: AnswerHead) -> None: ...
 
     def begun(self) -> None: ...
 

@@ -218,14 +218,13 @@ class HttpAttempt(AnswerOwner, DecisionListener):
         if self._asked_usage is not None and head.status < 300:
             self._desk.asked_usage.note(self.engine, takes=self._asked_usage)
 
-    def taken(self) -> None:
-        """Keep no more of the body than the request is recognised by; what the engine has not read yet still counts."""
+    def begun(self) -> None:
+        """The first event, or the first sound, has met its deadline; from here on only silence can expire it.
+
+        Of the body stays what the request is recognised by; what the engine has not read yet still counts.
+        """
         if self._body.drop() and self._call is not None and self._call.written:
             self.exchange.release_body()
-
-    def begun(self) -> None:
-        """The first event, or the first sound, has met its deadline; from here on only silence can expire it."""
-        self.taken()
         if self._call is not None:
             self._call.expire_at(None)
 

@@ -105,11 +105,8 @@ class AnswerOwner(Ongoing, Protocol):
         """The head of the answer has come."""
         del head
 
-    def taken(self) -> None:
-        """The answer is no error that another engine could make good: the request is not sent again."""
-
     def begun(self) -> None:
-        """The first event of a stream has come, in time, or what is passed on as it comes."""
+        """The first event of a stream has come, in time, or what is passed on as it comes: the request is not sent again."""
 
     def first_token(self) -> None:
         """The first event with content has come, or the first sound."""

@@ -75,9 +75,6 @@ class LightRequest(AnswerOwner):
             (tell or partial(tell_failure, self, kind))()
             self._close()
 
-    def taken(self) -> None:
-        """Keep the body: few of these are under way at a time, and not for long."""
-
     def begun(self) -> None:
         """Let an answer take its client's time, and a stream no other request's place."""
         if self._call is not None:

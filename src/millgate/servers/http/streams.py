@@ -8,13 +8,15 @@ A client must never take a broken answer for a finished one (INV-10), and an SDK
 `[DONE]` or for `finish_reason: "abort"`. So an answer that breaks gets an error event and then a cut connection.
 """
 
+from functools import partial
+
 from millgate.core.events import Growth
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.contract import EngineError, StreamEvent, Usage
 from millgate.dialects.sse import DONE, EventFloodError, Splitter, payload
 from millgate.http1.client import AnswerHead
 from millgate.http1.wire.fields import ANSWER_RESERVED, HeaderWriter
-from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, told_instead
+from millgate.runtime.verdicts import SAID_NOTHING, event_verdict, is_left_undone, told_instead
 from millgate.servers.http.answers import WholeAnswer, tell_failure
 from millgate.servers.http.contract import AnswerOwner
 from millgate.servers.requests.fields import NO_RETRY, beside_quotas, with_ids
@@ -37,6 +39,15 @@ def cut_off(owner: AnswerOwner, cause: FailureKind | Reason) -> None:
     dialect = owner.dialect
     owner.exchange.write(dialect.as_event(dialect.error(words.kind, words.code, message)))
     owner.exchange.abort()
+
+
+def _complain(owner: AnswerOwner, error: EngineError, kind: FailureKind, told: FailureKind | None) -> None:
+    """Answer with the engine's own words as the status that it meant, or with what a client is told instead."""
+    if told is not None:
+        tell_failure(owner, told)
+        return
+    lines = _FINAL_JSON if kind is FailureKind.NO_CREDIT else _JSON
+    owner.exchange.respond(error.status, with_ids(lines, owner.request_id), error.body)
 
 
 def _null_in(event: bytes) -> bytes:
@@ -104,7 +115,6 @@ class StreamAnswer:
         if is_stream(head):
             self._head = head
             self._owner.answered(head)
-            self._owner.taken()
         else:
             self._whole = WholeAnswer(self._owner)
             self._whole.on_head(head)
@@ -278,7 +288,7 @@ class StreamAnswer:
             self._owner.failed(kind, sent)
 
     def _engine_error(self, error: EngineError, before: bytes, shown: bytes) -> None:
-        """Turn an error event into a status while the status is open; later pass it on, and cut what does not end with it."""
+        """Ask another engine, or turn an error event into a status while it is open; later pass it on, and cut what does not end with it."""
         self._owner.break_off()
         kind, said = event_verdict(error)
         told = told_instead(kind, error.status, own_key=self._owner.own_key)
@@ -291,11 +301,10 @@ class StreamAnswer:
             else:
                 self._exchange.abort()
             self._owner.failed(kind, Sent.BYTES, said if kind is FailureKind.REFUSED else SAID_NOTHING)
-        elif told is not None:
-            tell_failure(self._owner, told)
-            self._owner.failed(kind, Sent.REQUEST, said)
+            return
+        tell = partial(_complain, self._owner, error, kind, told)
+        if not self._heard and is_left_undone(kind, said, own_key=self._owner.own_key):
+            self._owner.unsent(kind, said, tell)
         else:
-            lines = _FINAL_JSON if kind is FailureKind.NO_CREDIT else _JSON
-            headers = with_ids(lines, self._owner.request_id)
-            self._exchange.respond(error.status, headers, error.body)
+            tell()
             self._owner.failed(kind, Sent.REQUEST, said)

@@ -349,6 +349,23 @@ def checked(tmp_path: Path, text: str) -> int:
     return main(["check", str(file)])
 
 
+def test_check_says_which_provider_would_be_asked_without_a_key(tmp_path: Path, capsys: Captured) -> None:
+    """The file was valid, and each request got the provider's 401."""
+    key = "0" * 64
+    engine = "engines: [{name: hosted, url: 'https://a.example', account: {rpm: 60}%s}]\n"
+    tenants = f"tenants: [{{name: a, keys: ['{key}']}}]\n"
+    file = tmp_path / "gate.yaml"
+    for text, is_told in (
+        (engine % "" + tenants, True),
+        (engine % "", False),
+        (engine.replace("account", "prior") % "" + tenants, False),
+    ):
+        file.write_text(text.replace("prior: {rpm: 60}", "max_inflight: 4"), encoding="utf-8")
+        assert main(["check", str(file)]) == 0
+        told = capsys.readouterr().err
+        assert ("engines[0].account: is asked without a key" in told) is is_told, told
+
+
 def test_check_opens_the_log_that_serve_would_open_and_leaves_no_file(
     tmp_path: Path, capsys: Captured
 ) -> None:

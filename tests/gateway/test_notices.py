@@ -100,9 +100,25 @@ def test_a_key_of_the_gate_that_is_refused_is_a_line_a_minute_that_says_why() ->
     assert log.lines == [
         (
             "engine refuses the gate's key",
-            {"engine": "hosted", "why": "it answers 401, 402 or 403", "count": 1},
+            {
+                "engine": "hosted",
+                "why": "it answers 401, 402 or 403 to the key of api_key_env, or to none where that is not set",
+                "count": 1,
+            },
         ),
         ("engine refuses the gate's key", {"engine": "other", "why": "no credit is left", "count": 1}),
+    ]
+
+
+def test_clients_whose_keys_an_engine_refuses_are_a_line_a_minute() -> None:
+    log = Written()
+    for _ in range(3):
+        log.notices.client_refused("hosted")
+    log.now = QUIET_S
+    log.notices.client_refused("hosted")
+    assert log.lines == [
+        ("engine refuses clients' keys", {"engine": "hosted", "count": 1}),
+        ("engine refuses clients' keys", {"engine": "hosted", "count": 3}),
     ]
 
 

@@ -36,7 +36,30 @@ def test_a_client_with_a_good_key_is_not_told_that_the_gates_own_key_is_refused(
             assert UPSTREAM[-5:] not in str(got)
             assert told == ([("engine", FailureKind.STATUS)] if path == CHAT else [])
         async with gating(refuse, callers=CallerSettings()) as stand:
+            theirs: list[str] = []
+            stand.gateway.door.on_client_refused = theirs.append
             assert (await stand.ask(chat(), authorization="Bearer theirs")).status == 401
+            assert theirs == ["engine"], "its operator sees it all the same"
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", [CHAT, b"/tokenize"])
+def test_a_provider_that_gets_no_key_refuses_none_of_a_client(path: bytes, stream: bool) -> None:
+    """`tenants` and no `api_key_env`: each client was told that its own good key is wrong, and no line of the log said why."""
+
+    async def refuse(asked: Asked) -> None:
+        assert "authorization" not in asked.headers
+        asked.reply(b'{"error":{"message":"You didn\'t provide an API key","code":null}}', 401)
+
+    async def body() -> None:
+        async with gating(refuse, callers=GUARDED) as stand:
+            told: list[tuple[str, FailureKind]] = []
+            stand.gateway.door.on_refused = lambda *refused: told.append(refused)
+            got = await stand.ask(chat(stream=stream), path, authorization=f"Bearer {KEY}")
+            assert (got.status, got.error["code"]) == (502, "upstream_error")
+            assert told == ([("engine", FailureKind.STATUS)] if path == CHAT else [])
 
     run(body())
 

@@ -241,6 +241,15 @@ def test_an_engine_that_drains_takes_nothing_from_the_start() -> None:
     assert [engine.is_up for engine in built] == [False, True]
 
 
+def test_where_clients_keys_stop_at_the_gate_no_client_is_at_fault_for_the_key_of_an_engine() -> None:
+    """So five 401 in a row open the breaker of a provider's account, with `api_key_env` and without."""
+    tenants = [{"name": "a", "keys": ["0" * 64]}]
+    cases: list[tuple[dict[str, Any], bool]] = [({}, False), ({"tenants": tenants}, True)]
+    for rest, own_key in cases:
+        (engine,) = build_settings(config(**rest)).settings.engines
+        assert engine.own_key is own_key
+
+
 def test_speed_comes_from_own_numbers_or_a_profile_or_the_default() -> None:
     prior = {"ttft_base": "1s", "ttft_per_token": "2ms", "tpot_base": "30ms", "tpot_per_stream": "4ms"}
 

@@ -1,12 +1,17 @@
 """`millgate config`: check a file, show what is in force, print the reference and the JSON Schema."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from millgate.cli.output import print_error, print_json, print_line
 from millgate.cli.settings import FileOption, SetOption, load_or_fail
+
+if TYPE_CHECKING:
+    from millgate.config.load import Loaded
+    from millgate.config.problems import Problem
 
 config_app = typer.Typer(help="Check and describe configurations.", no_args_is_help=True)
 
@@ -27,7 +32,7 @@ def check(
     gateway = (gateway_settings if config.extproc is None else extproc_settings)(loaded)
     build_settings(config, None, loaded.places)
     open_all(config)
-    for problem in ageing(loaded):
+    for problem in (*ageing(loaded), *_keyless(loaded)):
         print_error(str(problem))
     if (cluster := gateway.cluster) is not None:
         from millgate.cli.opening import ask_store
@@ -37,6 +42,17 @@ def check(
     if config.tenants:
         parts.append(f"{len(config.tenants)} tenant(s)")
     print_line(f"{file}: valid, {', '.join(parts)}")
+
+
+def _keyless(loaded: "Loaded") -> Iterator["Problem"]:
+    """Yield each provider's account that is asked without a key: those of `tenants` stop at the gate."""
+    from millgate.config.problems import Problem
+
+    for index, engine in enumerate(loaded.config.engines if loaded.config.tenants else ()):
+        if engine.account is not None and engine.api_key_env is None:
+            path = ("engines", index, "account")
+            said = "is asked without a key: the keys of `tenants` stop at the gate, and there is no `api_key_env`"
+            yield Problem(loaded.places.get(path), path, said)
 
 
 @config_app.command()

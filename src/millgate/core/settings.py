@@ -143,7 +143,7 @@ class EngineSettings:
     prefilled. `models` empty means that it serves whatever it is asked for. It is also asked for its `adapters`, of
     which `adapter_slots` are loaded at once (None: as many as it says itself), each in `adapter_load_s`; not for those
     that it `lacks`. A whole answer whose client names no bound is taken to have at most `longest_answer` tokens. With
-    `own_key` it is sent the gate's key and no client's. A new one with `is_up` false takes no work before it is said to
+    `own_key` it is sent no client's key, but the gate's or none. A new one with `is_up` false takes no work before it is said to
     be up. One whose `role` is prefill reads prompts for those that decode, and keeps each for `kv_lease_s` until it is
     fetched; `labels` say how far it is to them. A prompt goes over by `kv_transfer`, which both engines must have
     alike. An `overflow` one gets only what no other has room for in time (`LaneSettings.overflow_after_s`).

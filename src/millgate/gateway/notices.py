@@ -30,6 +30,7 @@ LEAST_MOVE: Final = 0.1
 """Of a cap, as a share of the one that was told last: what a graph of streams shows as a step."""
 UNSEEN_LOOKS: Final = 2
 """An engine at its limit may leave single looks at its metrics without an answer."""
+_REFUSES_KEY: Final = "it answers 401, 402 or 403 to the key of api_key_env, or to none where that is not set"
 _TOLD_APART: Final = (FailureKind.CONNECT, FailureKind.REFUSED, FailureKind.NO_CREDIT)
 
 
@@ -67,8 +68,12 @@ class Notices:
         if kind is FailureKind.REFUSED:
             self._tell("engine refuses requests", "engine", engine)
             return
-        why = "no credit is left" if kind is FailureKind.NO_CREDIT else "it answers 401, 402 or 403"
+        why = "no credit is left" if kind is FailureKind.NO_CREDIT else _REFUSES_KEY
         self._tell("engine refuses the gate's key", "engine", engine, why=why)
+
+    def client_refused(self, engine: str) -> None:
+        """An engine refuses the key of a client, or that it sends none."""
+        self._tell("engine refuses clients' keys", "engine", engine)
 
     def unknown(self, engine: str) -> None:
         """An engine knew no such model or path, and its request went to another one that the settings name for the model."""

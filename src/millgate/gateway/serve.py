@@ -68,7 +68,7 @@ async def serve(
     notices = Notices(log, loop.time)
     gateway.door.on_bad_request, gateway.door.on_unusable_usage = notices.bad_request, notices.unusable_usage
     gateway.observers.accounting.on_failure, gateway.door.shedding.on_shed = notices.failed, notices.shed
-    gateway.door.on_refused = notices.refused
+    gateway.door.on_refused, gateway.door.on_client_refused = notices.refused, notices.client_refused
     gateway.door.on_unknown, gateway.fleet.on_look = notices.unknown, notices.looked_up
     if gateway.line is not None:
         gateway.line.on_refused, gateway.line.on_unknown = notices.refused, notices.unknown

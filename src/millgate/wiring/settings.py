@@ -80,7 +80,7 @@ def build_settings(
     tpot_slo = min(promised, key=lambda slo: (slo.time_s, -(slo.share or TARGET_SHARE)), default=None)
     for index, engine in enumerate(config.engines):
         told = facts.get(engine.name, EngineFacts())
-        settings, why = _engine(engine, told, places, index, tpot_slo, config.limits.longest_answer)
+        settings, why = _engine(engine, told, places, index, tpot_slo, config)
         alone = config.cluster is None and config.workers == 1
         engines.append(settings if alone else _among_others(settings))
         reasons += why
@@ -122,7 +122,7 @@ def _engine(
     places: Mapping[SettingPath, ValueOrigin],
     index: int,
     tpot_slo: Objective | None,
-    longest_answer: int,
+    config: Config,
 ) -> tuple[EngineSettings, list[ChosenNumber]]:
     max_inflight, why_inflight = choose_max_inflight(
         engine, facts, origin(places, "engines", index, "max_inflight")
@@ -140,11 +140,11 @@ def _engine(
         adapters=engine.adapters,
         adapter_slots=engine.adapter_slots,
         adapter_load_s=engine.adapter_load,
-        longest_answer=longest_answer,
+        longest_answer=config.limits.longest_answer,
         ignores_hangups=IgnoresHangups(engine.ignores_hangups),
         abort_lag_s=engine.abort_lag,
         account=account_settings(engine.account),
-        own_key=engine.api_key_env is not None,
+        own_key=engine.api_key_env is not None or bool(config.tenants),  # whose keys stop at the gate
         limit=_limit(engine, tpot_slo),
         prior=_prior(engine, index, places),
         role=Role(engine.role),

@@ -165,8 +165,8 @@ class EnvoyAttempt(Ongoing, DecisionListener):
 
     @property
     def key_refusal(self) -> RefusalAnswer | None:
-        """What the client is told where the engine refuses our own key: its own is good. None where that was sent."""
-        if self._engine is None or self._engine.route.credential is None:
+        """What the client is told where the engine refuses our own key, or none: its own is good. None where that was sent."""
+        if self._engine is None or not self._reading.is_own_key(self._engine.route):
             return None
         return self.dialect.refuser.failed(FailureKind.STATUS, self._request_id)
 

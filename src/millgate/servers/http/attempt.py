@@ -47,6 +47,8 @@ def _note_upstream_id(attempt: "HttpAttempt", desk: HttpDesk, head: AnswerHead) 
 def _note_refusal(attempt: "HttpAttempt", desk: HttpDesk, kind: FailureKind, said: Said) -> None:
     if is_for_the_operator(kind, said, own_key=attempt.own_key):
         desk.on_refused(attempt.engine, kind)
+    elif said.blames_key:
+        desk.on_client_refused(attempt.engine)
 
 
 def _onward(attempt: "HttpAttempt", desk: HttpDesk, reading: HeadReading, engine: EngineRoute) -> Lines:
@@ -143,7 +145,7 @@ class HttpAttempt(AnswerOwner, DecisionListener):
 
     def _run(self, decision: Admit) -> None:
         self._engine = engine = _way(self, self._desk, self._reading, decision, stream=self._facts.stream)
-        self.own_key = engine.credential is not None
+        self.own_key = self._reading.is_own_key(engine)
         self._expires_at = self._desk.first_event_by(decision.first_event_by)
         _adorn(self, self._body, decision)
         if self._facts.stream:

@@ -171,6 +171,8 @@ class HttpDesk:
         """Told of each whole answer that did not come within its bound."""
         self.on_refused: Callable[[str, FailureKind], None] = unheard
         """Told of each answer of an engine that has no room, refuses the gate's own key, or says that its account has no credit left."""
+        self.on_client_refused: Callable[[str], None] = unheard
+        """Told of each engine that refuses a client's own key."""
         self.on_unknown: Callable[[str], None] = unheard
         """Told of each engine that knew no such model or path, where another one was asked."""
         self.on_upstream_named: Callable[[int, bytes], None] = unheard

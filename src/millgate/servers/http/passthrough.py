@@ -7,7 +7,7 @@ from typing import Final
 
 from millgate.core.words import FailureKind, Reason, Sent
 from millgate.dialects.bodies import no_such_model
-from millgate.dialects.contract import BadInputError, Dialect, Usage
+from millgate.dialects.contract import BadInputError, Usage
 from millgate.dialects.openai_bodies import model_of
 from millgate.dialects.responses import INPUT_TOKENS, goes_on_from
 from millgate.http1.client import Call
@@ -37,7 +37,7 @@ class LightRequest(AnswerOwner):
         self,
         exchange: Exchange,
         request_id: bytes,
-        dialect: Dialect,
+        reading: HeadReading,
         done: Callable[[], None],
         begun: Callable[[], None] | None,
         send: Callable[[EngineRoute, "LightRequest"], Call],
@@ -52,13 +52,14 @@ class LightRequest(AnswerOwner):
         self.extra: Pairs = []
         self.own_key = False
         self.request_id = request_id
-        self.dialect = dialect
+        self.dialect = reading.dialect
+        self._reading = reading
 
     def begin(self) -> None:
         """Ask the first engine that has not been asked."""
         try:
             engine = self._engines.pop(0)
-            self.own_key = engine.credential is not None
+            self.own_key = self._reading.is_own_key(engine)
             self._call = self._send(engine, self)
         except Exception:
             self.broken()
@@ -182,7 +183,7 @@ class Passthrough:
         send = partial(_send, reading, body, streams=streams)
         done = partial(self._done, exchange, reading.caller.tenant)
         begun = partial(self._give_back, exchange) if streams else None
-        request = LightRequest(exchange, request_id, reading.dialect, done, begun, send, engines)
+        request = LightRequest(exchange, request_id, reading, done, begun, send, engines)
         self._ongoing[exchange] = request
         request.begin()
 

@@ -93,6 +93,10 @@ class HeadReading:
             self._onward[engine.name] = kept = engine, lines
         return with_id(kept[1], request_id)
 
+    def is_own_key(self, engine: EngineRoute) -> bool:
+        """Say whether the key that this engine is asked with is the gate's to answer for: its client's stops here."""
+        return engine.credential is not None or self.callers.guarded
+
 
 class DoorRequest:
     """One request at a door: its exchange, the number and the id of its attempt, what its head said, and its body."""

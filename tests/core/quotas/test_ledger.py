@@ -241,12 +241,63 @@ def test_new_rules_keep_what_was_spent_under_the_same_name() -> None:
     taken(ledger, ANN, SMALL, 0.0)
     ledger.reconfigure([rule("tokens", QuotaKind.TPM, 600), rule("new", QuotaKind.RPM, 5)], 0.0)
 
-    assert left(ledger, ANN, 0.0) == {"tokens": 600, "new": 5}
+    assert left(ledger, ANN, 0.0) == {"tokens": 450, "new": 5}
     taken(ledger, ANN, SMALL, 0.0)
     ledger.reconfigure([rule("tokens", QuotaKind.TPM, 6000)], 0.0)
-    assert left(ledger, ANN, 0.0) == {"tokens": 450}
-    assert left(ledger, ANN, 1.0) == {"tokens": 550}
+    assert left(ledger, ANN, 0.0) == {"tokens": 5700}
+    assert left(ledger, ANN, 1.0) == {"tokens": 5800}
     assert ledger.buckets == 1
+
+
+def test_a_budget_that_is_raised_for_a_team_without_any_left_lets_it_go_on_at_once() -> None:
+    """The level stayed: of a day's tokens twice as many were no more than before, for hours; after a restart they were."""
+    ledger = Ledger([rule("tokens", QuotaKind.TPD, 150)])
+    taken(ledger, ANN, SMALL, 0.0)
+    assert ledger.shortage(ANN, SMALL, 0.0) is not None
+    ledger.reconfigure([rule("tokens", QuotaKind.TPD, 300)], 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 150}
+    assert ledger.shortage(ANN, SMALL, 0.0) is None
+
+
+def test_a_budget_that_is_lowered_below_what_is_used_has_nothing_left_and_no_debt() -> None:
+    ledger = Ledger([rule("tokens", QuotaKind.TPD, 1000)])
+    taken(ledger, ANN, SMALL, 0.0)
+    ledger.reconfigure([rule("tokens", QuotaKind.TPD, 500)], 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 350}
+    ledger.reconfigure([rule("tokens", QuotaKind.TPD, 100)], 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 0}
+
+
+def test_a_replica_adds_its_part_of_what_a_budget_is_raised_by() -> None:
+    limits = [rule("tokens", QuotaKind.TPD, amount) for amount in (400, 800)]
+    ledger = Ledger(limits[:1])
+    half = {"tokens": QuotaShare("tokens", limits[0].limit.rate_per_s / 2, 200.0)}
+    ledger.leased(half, 2, 0.0)
+    taken(ledger, ANN, SMALL, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 50}
+    ledger.reconfigure(limits[1:], 0.0)
+    ledger.leased(half, 2, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 200}, "the store has not heard of it yet"
+    ledger.leased({"tokens": QuotaShare("tokens", limits[1].limit.rate_per_s / 2, 400.0)}, 2, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 250}
+    ledger.reconfigure(limits[1:], 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 250}, "the same rules change nothing"
+
+
+def test_so_does_one_of_a_budget_that_each_tenant_has() -> None:
+    limits = [rule("tokens", QuotaKind.TPD, amount, "tenant") for amount in (400, 800)]
+    ledger = Ledger(limits[:1])
+    ledger.leased({}, 2, 0.0)
+    taken(ledger, ANN, SMALL, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 50}
+    ledger.reconfigure(limits[1:], 0.0)
+    ledger.leased({}, 2, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 250}
+    ledger.leased({}, 1, 0.0)
+    ledger.reconfigure(limits[:1], 0.0)
+    ledger.reconfigure(limits[1:], 0.0)
+    ledger.leased({}, 1, 0.0)
+    assert left(ledger, ANN, 0.0) == {"tokens": 500}, "also where it is alone by now"
 
 
 def test_the_report_tells_limit_rest_and_reset() -> None:

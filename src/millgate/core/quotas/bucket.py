@@ -71,7 +71,7 @@ class Bucket(Supply):
     def __init__(self, rate_per_s: float, burst: float, now: float) -> None:
         super().__init__(rate_per_s)
         self.burst = self.whole_burst = burst
-        self.is_shut = False
+        self.is_shut = self._is_part = False
         self._kept = 0.0
         self.unsettled = 0
         self.charged = 0.0
@@ -165,6 +165,18 @@ class Bucket(Supply):
         self._turn_to(rate_per_s, burst, now)
         self.whole_burst = burst
 
+    def replaced(self, limit: QuotaLimit, now: float) -> None:
+        """Go on with another limit: what is used stays used, though a smaller limit makes no debt of it.
+
+        Of a larger one a replica has its part when that has grown.
+        """
+        level, more = self.level(now), (limit.burst - self.whole_burst) * self.burst / self.whole_burst
+        self.change(limit.rate_per_s, limit.burst, now)
+        if self._is_part and more > 0.0:
+            self._kept += more
+        else:
+            self._level = max(min(level, 0.0), level + more)
+
     def leased(
         self,
         rate_per_s: float,
@@ -181,6 +193,7 @@ class Bucket(Supply):
         Where replicas are more or fewer than before, its level is so many times what it was.
         """
         kept = burst if is_full else min(self._kept * scale, most_kept)
+        self._is_part = most_kept < inf or burst < self.whole_burst
         if self.is_shut:
             self.is_shut, self._at = False, now  # nothing was added meanwhile
         if (rate_per_s, burst) != (self.rate_per_s, self.burst) or kept or scale != 1.0:
@@ -195,7 +208,8 @@ class Bucket(Supply):
         """Let nothing be taken until it has a part again: other replicas have its rate, and its level too unless it `keeps` that."""
         level = self.level(now)
         self._kept += max(0.0, level) if keeps else 0.0
-        self._level, self._at, self.is_shut = min(level, 0.0), now, True
+        self._level, self._at = min(level, 0.0), now
+        self.is_shut = self._is_part = True
 
     def _turn_to(self, rate_per_s: float, burst: float, now: float) -> None:
         level = min(self.level(now), burst)

@@ -261,17 +261,9 @@ class Ledger:
         return bucket
 
     def _forget_one(self, now: float) -> None:
-        oldest = None
-        for scanned, (key, bucket) in enumerate(self._own.items()):
-            if bucket.is_idle(now):
-                del self._own[key]
-                return
-            if oldest is None:
-                oldest = key
-            if scanned >= LOOKED_AT:
-                break
-        if oldest is not None:
-            del self._own[oldest]
+        oldest = islice(self._own.items(), LOOKED_AT + 1)
+        idle = (key for key, bucket in oldest if bucket.is_idle(now))
+        del self._own[next(idle, next(iter(self._own)))]
 
 
 def _key(rule: QuotaRule, who: Who) -> BucketKey:
@@ -285,9 +277,9 @@ def _key(rule: QuotaRule, who: Who) -> BucketKey:
 
 
 def _changed(bucket: Bucket, limit: QuotaLimit | None, now: float) -> bool:
-    """Give the bucket its new rate and burst; False when there is no limit for it any more."""
+    """Give the bucket its new limit; False when there is none for it any more."""
     if limit is not None and (bucket.rate_per_s, bucket.burst) != (limit.rate_per_s, limit.burst):
-        bucket.change(limit.rate_per_s, limit.burst, now)
+        bucket.replaced(limit, now)
     return limit is not None
 
 

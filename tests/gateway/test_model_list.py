@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.harness import Asked, FakeEngine, Script, Stand, run
+from gateway.harness import Asked, FakeEngine, Script, Stand, answer_whole, run
 from gateway.stand import core_settings
 from millgate.gateway import EngineAddress, Gateway, GatewaySettings
 from millgate.servers.http import DoorSettings
@@ -23,16 +23,21 @@ def listing(*names: str, status: int = 200, raw: bytes | None = None, **more: An
 
 
 async def answer(
-    path: bytes, *scripts: Script, api_key: str | None = None, named: tuple[str, ...] = (), **door: Any
+    path: bytes,
+    *scripts: Script,
+    api_key: str | None = None,
+    named: tuple[str, ...] = (),
+    named_apart: tuple[tuple[str, ...], ...] = (),
+    **door: Any,
 ) -> tuple[int, Any]:
-    """Ask a gate before engines that answer so, with an `api_key` of its own and with the models that are `named`."""
+    """Ask a gate before engines that answer so, with an `api_key` of its own and with the models that are `named` for all, or for each."""
     engines = [FakeEngine(script) for script in scripts]
     for engine in engines:
         await engine.start()
     names = [f"e{number}" for number in range(len(engines))]
     addresses = tuple(
-        EngineAddress(name, "127.0.0.1", engine.port, health=None, api_key=api_key, models=named)
-        for name, engine in zip(names, engines, strict=True)
+        EngineAddress(name, "127.0.0.1", engine.port, health=None, api_key=api_key, models=models)
+        for name, engine, models in zip(names, engines, named_apart or (named,) * len(names), strict=True)
     )
     settings = GatewaySettings(addresses, port=0, door=DoorSettings(**door))
     stand = Stand(Gateway(build_governor(core_settings(*names), 0.0), settings), engines[0])
@@ -160,6 +165,56 @@ def test_where_the_gate_answers_for_some_models_only_those_are_listed() -> None:
     async def test() -> None:
         _, told = await answer(MODELS, listing("a", "b"), listing("c"), models=frozenset({"b", "c"}))
         assert ids(told) == ["b", "c"]
+
+    run(test())
+
+
+def test_an_engine_lists_no_model_that_it_is_not_asked_for() -> None:
+    """A provider lists all that it has: those that the settings name for another engine, or for none, were 404 when they were asked for."""
+
+    async def test() -> None:
+        scripts = listing("gpt-4o", "o9", "llama"), listing("llama", "own")
+        status, told = await answer(MODELS, *scripts, named_apart=(("gpt-4o", "alias"), ()))
+        assert (status, ids(told)) == (200, ["gpt-4o", "llama", "own", "alias"])
+        assert told["data"][1]["root"] == "llama", "as the engine tells of it that has it"
+        status, _told = await answer(MODELS + b"/o9", *scripts, named_apart=(("gpt-4o",), ()))
+        assert status == 404
+        status, told = await answer(MODELS, *scripts, named=("gpt-4o",))
+        assert ids(told) == ["gpt-4o", "o9", "llama", "own"], (
+            "where all have the same names others are asked for, too"
+        )
+
+    run(test())
+
+
+def test_a_list_that_does_not_come_shuts_no_engine() -> None:
+    """A page of models that is slow, or broken: frontends ask for it again and again, and the engine answers requests."""
+
+    async def test() -> None:
+        engines = [FakeEngine(only_requests), FakeEngine(listing("b"))]
+        for engine in engines:
+            await engine.start()
+        addresses = tuple(
+            EngineAddress(f"e{number}", "127.0.0.1", engine.port, health=None)
+            for number, engine in enumerate(engines)
+        )
+        settings = GatewaySettings(addresses, port=0)
+        stand = Stand(Gateway(build_governor(core_settings("e0", "e1"), 0.0), settings), engines[0])
+        await stand.gateway.start()
+        try:
+            for _ in range(5):
+                assert ids((await stand.ask(b"", MODELS, b"GET")).json()) == ["b"]
+            assert len(engines[0].asked) == 5
+            assert all(engine.up for engine in stand.snapshot.engines)
+        finally:
+            await stand.close()
+            await engines[1].stop()
+
+    async def only_requests(asked: Asked) -> None:
+        if b"/v1/models" in asked.line:
+            asked.reply(b'{"error":{"message":"no list","code":null}}', 500)
+        else:
+            await answer_whole(asked)
 
     run(test())
 

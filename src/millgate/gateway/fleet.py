@@ -69,6 +69,7 @@ class _Engine(NamedTuple):
             None if address.bootstrap_port is None else Bootstrap(address.host, address.bootstrap_port),
             address.models,
             self.check,
+            self.watch_pools[0],
         )
 
 

@@ -29,7 +29,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class ModelList(Ongoing):
     """Owns the answer to one request for the list, or for the one model `wanted`; `done` is called once, when it is over.
 
-    Of `only` these models the answer tells; None tells of all. Those that are `named` by the settings are answered for, whether an engine
+    Of `only` these models the answer tells; None tells of all. Where engines stand `apart`, one is asked for the models that the settings
+    name for it, and its list tells of no other. Those that are `named` by the settings are answered for, whether an engine
     lists them or not: providers leave aliases and deployments out, and want headers of their own dialect for their list.
     Where none gives a list and one refuses the client's own key, the client gets that refusal. One that is in no list is left to `otherwise`, if there is that.
     """
@@ -44,6 +45,7 @@ class ModelList(Ongoing):
         *,
         wanted: str = "",
         only: frozenset[str] | None = None,
+        apart: bool = False,
         named: Sequence[str] = (),
         otherwise: Callable[[], None] | None = None,
     ) -> None:
@@ -53,7 +55,8 @@ class ModelList(Ongoing):
         self._error_responses = error_responses
         self._done: Callable[[], None] | None = done
         self._wanted = wanted
-        self._only = only
+        self._only, self._apart = only, apart
+        self._told: list[frozenset[str] | None] = []
         self._named = named
         self._otherwise = otherwise
         self._calls: list[Call] = []
@@ -62,16 +65,18 @@ class ModelList(Ongoing):
         self._left = 0
 
     def begin(self, engines: Sequence[EngineRoute], target: bytes) -> None:
-        """Ask all of these engines at once."""
+        """Ask all of these engines at once; how they answer says nothing of their health."""
         self._pages = [None] * len(engines)
+        self._told = [
+            frozenset(each.models) if self._apart and each.models else self._only for each in engines
+        ]
         self._left = len(engines)
         for number, engine in enumerate(engines):
             headers = self._reading.onward(self._exchange.head, engine, self._request_id)
             told = partial(self.listed, number)
             statuses = (_GOOD,) if engine.credential else (_GOOD, *_REFUSED)
-            call = scrape(
-                engine.upstream, engine.base_path + target, _WITHIN_S, told, headers, statuses=statuses
-            )
+            pages = engine.pages or engine.upstream
+            call = scrape(pages, engine.base_path + target, _WITHIN_S, told, headers, statuses=statuses)
             self._calls.append(call)
 
     def listed(self, number: int, page: Fetched) -> None:
@@ -92,11 +97,16 @@ class ModelList(Ongoing):
             call.abort()
 
     def _answer(self) -> None:
-        read = [each for each in map(_read, self._pages) if each is not None]
+        listed = [
+            (page, told)
+            for page, told in zip(map(_read, self._pages), self._told, strict=True)
+            if page is not None
+        ]
+        read = [page for page, _told in listed]
         if not read and self._refusal is not None:
             self._respond(self._refusal.body or b"", self._refusal.status)
             return
-        models = _merged(read, self._only)
+        models = _merged(listed)
         dialect = self._reading.dialect
         for name in self._named:
             models.setdefault(name, _entry(name, dialect.family))
@@ -136,10 +146,10 @@ def _read(page: bytes | None) -> dict[str, Any] | None:
     return told if isinstance(told, dict) and isinstance(told.get("data"), list) else None
 
 
-def _merged(pages: Sequence[Mapping[str, Any]], only: frozenset[str] | None) -> dict[str, Any]:
-    """Return models by id, each as the first engine that has it tells of it."""
+def _merged(listed: Sequence[tuple[Mapping[str, Any], frozenset[str] | None]]) -> dict[str, Any]:
+    """Return models by id, each as the first engine that has it tells of it; of each page those alone that are told of, None for all."""
     models: dict[str, Any] = {}
-    for page in pages:
+    for page, only in listed:
         for model in page["data"]:
             name = model.get("id") if isinstance(model, dict) else None
             if isinstance(name, str) and (only is None or name in only):

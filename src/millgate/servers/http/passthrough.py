@@ -260,6 +260,7 @@ class Passthrough:
             done,
             wanted=wanted,
             only=only,
+            apart=len({each.models for each in house.engines.values()}) > 1,
             named=named,
             otherwise=otherwise if only is None else None,
         )

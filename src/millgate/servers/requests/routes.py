@@ -19,7 +19,7 @@ class EngineRoute(NamedTuple):
 
     `credential` replaces whatever the client sent; None sends what the door lets through. A prompt that it reads for another engine it
     keeps for `kv_lease_s`; with `bootstrap` both have the request at once. `models` are those that the settings name for it, none where it takes any.
-    `ear` hears what becomes of requests that `upstream` does not carry.
+    `ear` hears what becomes of requests that `upstream` does not carry. What becomes of those that `pages` carries says nothing of its health.
     """
 
     name: str
@@ -31,3 +31,4 @@ class EngineRoute(NamedTuple):
     bootstrap: Bootstrap | None = None
     models: tuple[str, ...] = ()
     ear: Ear | None = None
+    pages: Upstream | None = None

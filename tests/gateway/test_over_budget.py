@@ -122,6 +122,25 @@ def test_a_refusal_says_its_numbers_in_either_dialect(decision: Yield, said: str
         assert json.loads(body)["error"]["message"] == said
 
 
+@pytest.mark.parametrize(
+    ("kind", "retry", "is_closed"),
+    [
+        (QuotaKind.RPD, True, True),
+        (QuotaKind.TPD, True, True),
+        (QuotaKind.TPD, False, False),
+        (QuotaKind.TPM, True, False),
+    ],
+)
+def test_who_is_sent_to_another_replica_for_the_rest_of_a_day_gets_a_new_connection(
+    kind: QuotaKind, retry: bool, is_closed: bool
+) -> None:
+    """A kept connection leads to the same worker, which has nothing left."""
+    decision = _quota(kind, 86400.0, 0.0, 7200.0, retry=retry)
+    _status, _lines, body, close = refusal(DIALECTS["openai"], decision, b"id-1")
+    assert close is is_closed
+    assert (b"0 are left here, and" in body) is is_closed
+
+
 def test_the_bucket_that_was_short_is_the_one_with_so_much_left() -> None:
     decision = _quota(QuotaKind.TPD, 100.0, 0.0, 5.0, retry=False)
     assert decision.short_of is not None

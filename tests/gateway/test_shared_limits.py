@@ -15,20 +15,30 @@ from millgate.cluster.ledger import MemoryStore
 from millgate.core.decisions import Admit, Queue, Yield
 from millgate.core.events import Finished, FirstToken, LeaseGranted, Released
 from millgate.core.governor.tenant_streams import MOST_LEASED
-from millgate.core.settings import EngineSettings, LaneSettings, Settings, TenantSettings
-from millgate.core.words import Reason
+from millgate.core.settings import (
+    EngineSettings,
+    LaneSettings,
+    QuotaLimit,
+    QuotaRule,
+    Settings,
+    TenantSettings,
+)
+from millgate.core.words import QuotaKind, Reason
 from millgate.gateway.cluster import holdings_of, lease_of, lines_of
 from millgate.wiring.governor import build_governor
 
 _RENEWAL_S = 0.25
 
 
-def _settings(tenants: tuple[TenantSettings, ...]) -> Settings:
+def _settings(tenants: tuple[TenantSettings, ...], quotas: tuple[QuotaRule, ...] = ()) -> Settings:
     """One engine for the usual model, and one for the model `busy`."""
     lane, prior = LaneSettings("lane", ttft_slo_s=3_600.0, deadline_s=3_600.0), steady_prior(2.0)
     busy = EngineSettings("busy", 64, prior=prior, models=("busy",))
     return Settings(
-        (lane,), (EngineSettings("engine", 64, prior=prior, models=("usual",)), busy), tenants=tenants
+        (lane,),
+        (EngineSettings("engine", 64, prior=prior, models=("usual",)), busy),
+        tenants=tenants,
+        quotas=quotas,
     )
 
 
@@ -36,7 +46,7 @@ class _Replica:
     """One core with its renewer; `running` are its attempts by the time of their admission."""
 
     def __init__(self, world: "_World", name: str, settings: LeaseSettings) -> None:
-        self.world, self.core = world, build_governor(_settings(world.tenants), 0.0)
+        self.world, self.core = world, build_governor(_settings(world.tenants, world.quotas), 0.0)
         self.running: dict[int, float] = {}
         self.core.handle(LeaseGranted(inf), 0.0)
         self.renewer = LeaseRenewer(
@@ -71,9 +81,13 @@ class _World:
     """So many replicas that share these tenants' caps; each renews when its renewer says so, and not while it is stopped."""
 
     def __init__(
-        self, replicas: int, *tenants: TenantSettings, settings: LeaseSettings | None = None
+        self,
+        replicas: int,
+        *tenants: TenantSettings,
+        settings: LeaseSettings | None = None,
+        quotas: tuple[QuotaRule, ...] = (),
     ) -> None:
-        self.now, self.asked, self.tenants = 0.0, 0, tenants
+        self.now, self.asked, self.tenants, self.quotas = 0.0, 0, tenants, quotas
         self.settings = settings or LeaseSettings()
         self.store = MemoryStore(lambda: self.now + 50.0)
         self.replicas = [_Replica(self, f"replica-{number}", self.settings) for number in range(replicas)]
@@ -102,6 +116,26 @@ def test_a_tenant_has_no_more_streams_over_four_replicas_than_before_one() -> No
     world.passes(1.0)
     refused = [replica.ask(tenant="acme") for replica in world.replicas]
     assert [(each.value, each.bound) for each in refused] == [(6.0, 6.0)] * 4, "what it runs everywhere"
+
+
+@pytest.mark.parametrize(
+    "day", [QuotaLimit(QuotaKind.RPD, 40.0), QuotaLimit(QuotaKind.TPD, 40.0 * 200.0)], ids=["rpd", "tpd"]
+)
+def test_a_client_whose_connection_stays_with_one_replica_has_the_whole_day(day: QuotaLimit) -> None:
+    """It had a quarter of it: the rest stayed at the others, and it was told that nothing is left, for good."""
+    world = _World(4, quotas=(QuotaRule("day", day),))
+    world.passes(2.0)
+    told, served = list[Yield](), 0
+    for replica in world.replicas:
+        while isinstance(decided := replica.ask(), Admit):
+            served += 1
+            replica.end_after(0.0)
+            world.passes(0.5)
+        told.append(decided)
+    assert {each.reason for each in told} == {Reason.QUOTA}
+    assert [each.retry for each in told] == [True, True, True, False], "while another one has it"
+    assert {each.retry_after_s for each in told[:3]} == {1.0}
+    assert 36 <= served <= 40
 
 
 def test_a_share_goes_where_the_tenant_asks() -> None:

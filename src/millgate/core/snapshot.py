@@ -326,7 +326,7 @@ class PoolLine(NamedTuple):
     """What waits for one pool of engines: how many are queued, and how many seconds of a stream they and those told to come back take.
 
     `came` and `told` are weights of clients: who came here when told, by any replica, and who was told here. The line
-    of a quota is named `quota/NAME`; its `work_s` is how much those told take beyond what there is. Of the retry
+    of a quota is named `quota/NAME`; its `queued` is how much is left, and `work_s` how much those told take beyond that. Of the retry
     budget's, `retries/`, `work_s` is what admissions here have earned. Of a tenant's, `tenant/NAME`, `queued` is how
     many streams it has, and `work_s` how many it has promised beyond those that are free. `lines/` has the weights of
     all lines of quotas and tenants.

@@ -12,7 +12,7 @@ from millgate.core.governor.tenant_streams import TENANT_LINE
 from millgate.core.governor.watch import has_fresh_gauge
 from millgate.core.measure import UPPER_SHARE, WINDOW_S
 from millgate.core.quotas.bucket import PARTS, Bucket, Sizes, Supply
-from millgate.core.settings import QuotaLimit
+from millgate.core.settings import DAY_S, QuotaLimit
 from millgate.core.snapshot import PoolLine, SharedNumber, SharedUse
 from millgate.core.state.engine import Engine
 from millgate.core.state.pool import Pool
@@ -54,7 +54,7 @@ def put_in_force(knowledge: Knowledge, now: float) -> None:
     tenants = {share.tenant: share.streams for share in granted.tenants}
     away = {name: line.queued for name in tenants if (line := lines.get(TENANT_LINE + name)) is not None}
     knowledge.allowances.streams.leased(tenants, away)
-    _share_lines(knowledge, tenants, lines, now)
+    _share_lines(knowledge, granted.replicas, tenants, lines, now)
     if (budget := knowledge.allowances.budget) is not None:
         budget.leased(_retry_share(budget, granted, lines.get(_RETRY_LINE)))
 
@@ -70,13 +70,15 @@ def _retry_share(budget: RetryBudget, granted: LeaseGranted, others: OthersLine 
 
 
 def _share_lines(
-    knowledge: Knowledge, tenants: Iterable[str], lines: Mapping[str, OthersLine], now: float
+    knowledge: Knowledge, replicas: int, tenants: Iterable[str], lines: Mapping[str, OthersLine], now: float
 ) -> None:
     """Let each shared quota's line, and that of each of these tenants, count with what other replicas have promised of it."""
     elsewhere: dict[Supply, Elsewhere] = {}
     none = OthersLine("", 0, 0.0)
     for rule, bucket in knowledge.allowances.ledger.shared():
         others = lines.get(QUOTA_LINE + rule.name) or none
+        # What the others have on the mean, one of them has. Of a minute there is soon enough here.
+        bucket.others_have(others.queued / max(1, replicas - 1) if rule.limit.period_s == DAY_S else 0.0)
         elsewhere[bucket] = Elsewhere(others.work_s, rule.limit.rate_per_s)
     others = lines.get(_ALL_LINES) or none
     counts: dict[str | None, Counts] = {None: (others.came, others.told)}
@@ -121,7 +123,7 @@ def shared_use(knowledge: Knowledge, now: float) -> SharedUse:
         needed, missing = bucket.wanted(now), waiting.missing(bucket, now, waiting.attendance.here)
         numbers += _of_bucket(("rate", "burst"), (rule.name,), bucket, rule.limit, needed, now, missing)
         promised = waiting.missing(bucket, now, waiting.attendance.expected())
-        lines.append(PoolLine(QUOTA_LINE + rule.name, 0, promised))
+        lines.append(PoolLine(QUOTA_LINE + rule.name, int(max(0.0, bucket.level(now))), promised))
     lines.append(PoolLine(_ALL_LINES, 0, 0.0, *waiting.attendance.counts()))
     if knowledge.draining:
         numbers = _leaving(numbers)

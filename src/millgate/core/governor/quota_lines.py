@@ -140,10 +140,10 @@ class QuotaLines:
         worst: Behind | None = None
         for bucket, needed, owner in demands:
             line = self._lines.get(bucket)
-            if bucket.too_large(needed) or (line is None and bucket not in self._elsewhere):
+            is_away = needed <= bucket.away or bucket.too_large(needed)
+            if is_away or (line is None and bucket not in self._elsewhere):
                 continue
-            if line is None:
-                line = Ranking()
+            line = line or Ranking()
             if lapsed:
                 line = line.without([each.key for each in lapsed if bucket in each.lines])
             found = self._in_line(bucket, line, needed, asking, self._share_of(owner, lapsed), now)

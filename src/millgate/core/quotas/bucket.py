@@ -32,7 +32,7 @@ class Supply:
 
     def __init__(self, rate_per_s: float) -> None:
         self.rate_per_s = rate_per_s
-        self._wanted = self._wanted_until = 0.0
+        self._wanted = self._wanted_until = self.away = 0.0
 
     def level(self, now: float) -> float:
         """Return what is there now."""
@@ -49,6 +49,10 @@ class Supply:
     def full_for_s(self, now: float) -> float:  # noqa: ARG002
         """Return for how long it has lost what it was given; infinite where it is never kept idle for clients that are due."""
         return inf
+
+    def others_have(self, amount: float) -> None:
+        """Note that a client may have so much at another replica, where it comes by a new connection."""
+        self.away = amount
 
     def wants(self, amount: float, until: float, now: float) -> None:
         """Note that a client short of this amount is to be back by then."""
@@ -101,11 +105,11 @@ class Bucket(Supply):
 
     def wait_s(self, amount: float, now: float) -> float:
         """Return how long until this amount is there, if nothing else takes it: 0 now, infinite never."""
-        if self.is_shut and amount <= self._kept:
-            return _SHARE_COMES_S
         missing = amount - self.level(now)
         if missing <= self.burst * _SLACK:
             return 0.0
+        if amount <= max(self._kept if self.is_shut else 0.0, self.away):
+            return _SHARE_COMES_S
         return missing / self.rate_per_s if not self.too_large(amount) else float("inf")
 
     def full_in_s(self, now: float) -> float:
@@ -171,11 +175,12 @@ class Bucket(Supply):
         Of a larger one a replica has its part when that has grown.
         """
         level, more = self.level(now), (limit.burst - self.whole_burst) * self.burst / self.whole_burst
+        self._level, self._at = max(min(level, 0.0), level + min(0.0, more)), now
         self.change(limit.rate_per_s, limit.burst, now)
-        if self._is_part and more > 0.0:
-            self._kept += more
+        if self._is_part:
+            self._kept += max(0.0, more)
         else:
-            self._level = max(min(level, 0.0), level + more)
+            self._level += max(0.0, more)
 
     def leased(
         self,
@@ -215,11 +220,10 @@ class Bucket(Supply):
         level = min(self.level(now), burst)
         if burst < self.burst:  # a peak has as much room below the new burst as it had below the old one
             self._peak_levels = [max(0.0, peak - self.burst + burst) for peak in self._peak_levels]
-        self._remember(burst if burst > self.burst else level)
-        self._level = level
-        self._at = now
-        self.rate_per_s = rate_per_s
-        self.burst = burst
+        highest = burst if burst > self.burst else level
+        self.rate_per_s, self.burst = rate_per_s, burst  # heights are told apart by parts of the new one
+        self._remember(highest)
+        self._level, self._at = level, now
 
     def was_full_since(self, mark: int, now: float) -> bool:
         """Return whether the bucket has been full at any time after that `take`."""

@@ -21,6 +21,7 @@ _COUNTS: Final = {
     QuotaKind.ITPM: "prompt tokens a minute",
     QuotaKind.OTPM: "output tokens a minute",
 }
+_OF_A_DAY: Final = (QuotaKind.RPD, QuotaKind.TPD)
 
 
 def response_headers(decision: Admit, family: str) -> Pairs:
@@ -36,6 +37,11 @@ def refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, 
     status, lines, body, close = dialect.refuser.refuse_in_lines(
         decision.reason, decision.retry_after_s, decision.retry, request_id, _numbers(decision)
     )
+    short_of = decision.short_of if decision.retry else None
+    if short_of is not None and short_of.kind in _OF_A_DAY:
+        close = (
+            True  # where there are other replicas, one of them has it, and a kept connection leads to none
+        )
     if decision.quota:
         lines += header_lines(quota_pairs(decision.quota, dialect.family), ANSWER_RESERVED)
     return status, lines, body, close
@@ -54,7 +60,8 @@ def _numbers(decision: Yield) -> str:
     short_of = decision.short_of if reason is Reason.QUOTA else None
     if short_of is None:
         return ""
-    numbers = f"of {short_of.limit:,.0f} {_COUNTS[short_of.kind]} {most // 1:,.0f} are left, and the request needs {asked:,.0f}"
+    here = " here" if decision.retry and short_of.kind in _OF_A_DAY else ""
+    numbers = f"of {short_of.limit:,.0f} {_COUNTS[short_of.kind]} {most // 1:,.0f} are left{here}, and the request needs {asked:,.0f}"
     if decision.promised > 0.0:
         numbers += f"; {decision.promised:,.0f} are promised to clients that were told to come before it"
     if decision.retry:

@@ -468,3 +468,28 @@ def test_lanes_are_reloaded_and_keep_what_waits_in_them() -> None:
             await stand.settle()
 
     run(body())
+
+
+def test_a_lane_that_a_reload_has_taken_away_leaves_the_page_and_the_metrics_with_its_last_stream() -> None:
+    """The page showed it for ever: *runs at once*, within another lane's deadline, as if the reload had failed."""
+
+    async def body() -> None:
+        end = asyncio.Event()
+        lanes = [LaneSettings("bulk"), LaneSettings("interactive")]
+        async with gating(stream_until(end), core=core_settings(lanes=lanes)) as stand:
+            (name,) = [engine.name for engine in stand.snapshot.engines]
+            client = await stand.client()
+            client.ask(chat(stream=True))
+            await client.head()
+            settings = core_settings(name, lanes=lanes[1:])
+            await stand.gateway.adopt(stand.gateway.settings, settings)
+
+            def page() -> str:
+                return stand.gateway.exposition.render()[0].decode()
+
+            assert 'millgate_running{lane="bulk"} 1.0' in page()
+            end.set()
+            await until(lambda: [lane.name for lane in stand.snapshot.lanes] == ["interactive"])
+            assert 'lane="bulk"' not in page()
+
+    run(body())

@@ -300,7 +300,9 @@ def _of_scope(scope: Scope, records: Records) -> list[tuple[list[str], Any]]:
         # An engine that has gone leaves the page at once, its distributions at the next change of engines.
         known = {OTHER, *(engine.name for engine in snapshot.engines)}
         read[Scope.ENGINE_TRAFFIC] = tuple(each for each in traffic.engines if each.name in known)
-        read[Scope.LANE_TRAFFIC], read[Scope.TENANT] = traffic.lanes, traffic.tenants
+        known = {OTHER, *(lane.name for lane in snapshot.lanes)}
+        read[Scope.LANE_TRAFFIC] = tuple(each for each in traffic.lanes if each.name in known)
+        read[Scope.TENANT] = traffic.tenants
     found = read.get(scope)
     if found is None:
         return []

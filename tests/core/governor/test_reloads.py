@@ -40,6 +40,19 @@ def test_a_lane_that_is_gone_keeps_no_streams_from_the_others() -> None:
     assert _ends(gate, 1, 3.0) == [9], "what the lane still ran counts as its own until it ends"
 
 
+def test_a_lane_that_is_gone_is_told_until_its_last_request_has_ended() -> None:
+    """It stood on the page for ever as one that takes work, with the deadline of another lane."""
+    gate = build_governor(_settings(CHAT, BATCH), 0.0)
+    ask(gate, 1, lane="batch")
+    gate.reconfigure(_settings(CHAT), 1.0)
+
+    assert [(each.name, each.running) for each in gate.snapshot(2.0).lanes] == [("chat", 0), ("batch", 1)]
+    _ends(gate, 1, 3.0)
+    assert [each.name for each in gate.snapshot(3.0).lanes] == ["chat"]
+    gate.reconfigure(_settings(CHAT, BATCH), 4.0)
+    assert [(each.name, each.arrived) for each in gate.snapshot(4.0).lanes] == [("chat", 0), ("batch", 1)]
+
+
 def test_an_engine_above_a_cap_that_was_lowered_takes_no_stream_of_another_one() -> None:
     """It stood idle until the other one had come down."""
     lanes = CHAT, LaneSettings("batch", deadline_s=60.0)

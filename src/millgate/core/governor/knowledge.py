@@ -296,7 +296,7 @@ class Attempts:
 class Knowledge:
     """All that is remembered, by owner; a judgement reads it, and what is done is handed the owners that it changes.
 
-    `lanes` also hold what a new configuration no longer names, until it is empty; `open_lanes` are those that take new work.
+    `lanes` also hold what a new configuration no longer names, with the counts; `open_lanes` are those that take new work.
     """
 
     def __init__(
@@ -325,21 +325,24 @@ class Knowledge:
         """Take new settings; what runs goes on, and what waits moves into the queues that they ask for."""
         self.observe, self.hard_cap = settings.observe, settings.hard_cap
         self.max_queued = settings.max_queued
-        lanes = self.lanes
         for new in settings.lanes:
-            lanes.setdefault(new.name, Lane(new, self.make_order, self.instruments, now)).reconfigured(
-                new, now
-            )
-        self.open_lanes = {lane.name: lanes[lane.name] for lane in settings.lanes}
+            made = Lane(new, self.make_order, self.instruments, now)
+            self.lanes.setdefault(new.name, made).reconfigured(new, now)
+        self.open_lanes = {lane.name: self.lanes[lane.name] for lane in settings.lanes}
         self.classes = Classes(list(self.open_lanes.values()))
         self.engines.reconfigure(settings, now)
         before = self.engines.routes.pools
         self.engines.rerouted(now)
         self._pace_prompts(now)
-        for lane in lanes.values():
+        for lane in self.lanes.values():
             self._requeue(lane, now)
         self._share_out(before)
         self.engines.turned()
+
+    def lanes_in_use(self) -> list[Lane]:
+        """Return the lanes that the settings name, and those of before in which something still waits or runs."""
+        named = self.open_lanes
+        return [each for name, each in self.lanes.items() if name in named or each.queued or each.running]
 
     def _pace_prompts(self, now: float) -> None:
         paced = paced_by([lane.settings for lane in self.open_lanes.values()])

@@ -30,7 +30,7 @@ from millgate.core.words import FailureKind, Reason, Role, Stage
 
 def snapshot(knowledge: Knowledge, now: float) -> Snapshot:
     """Return everything at one instant."""
-    lanes = [_lane(knowledge, lane, now) for lane in knowledge.lanes.values()]
+    lanes = [_lane(knowledge, lane, now) for lane in knowledge.lanes_in_use()]
     budget, legs = knowledge.allowances.budget, knowledge.engines.legs
     return Snapshot(
         now=now,
@@ -114,11 +114,9 @@ def _legs_by_role(knowledge: Knowledge) -> tuple[tuple[Role, int], ...]:
 
 def _working_set_share(knowledge: Knowledge) -> float:
     """Return the part of the memory of engines that tell theirs which live sessions take."""
-    tokens, memory = 0.0, 0
-    for engine in knowledge.engines.by_name.values():
-        tokens += knowledge.engines.working_sets.tokens(engine.number)
-        memory += engine.gate.kv_limit or 0
-    return tokens / memory if memory else 0.0
+    engines, sets = knowledge.engines.by_name.values(), knowledge.engines.working_sets
+    memory = sum([each.gate.kv_limit or 0 for each in engines], 0)
+    return sum([sets.tokens(each.number) for each in engines], 0.0) / memory if memory else 0.0
 
 
 def capacity(knowledge: Knowledge) -> Capacity:

@@ -35,6 +35,7 @@ CALM: Final = 1.0
 """Requests a second, of the two that both engines can do in answers of `SERVICE_S`."""
 SERVICE_S: Final = 4.0
 _FIRST_TOKEN_S: Final = 0.2
+_GIVEN_UP_AFTER_S: Final = 20.0
 _SAMPLE: Final = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 _FROM: Final = 'job="millgate",instance="gate:8081"'
 
@@ -66,6 +67,8 @@ class RecordedGate:
         """Samples that no event of the core brings about, by metric and labels: they stand in place of its own."""
         self.service_s = SERVICE_S
         self.fails: Callable[[int], bool] = lambda _attempt: False
+        self.hanging: set[str] = set()
+        """Engines that begin nothing of what they are sent."""
         self.leaves: Callable[[int], bool] = lambda _attempt: False
         self.returns: Callable[[float | None, int], float | None] = lambda hint_s, _tries: hint_s
         self._page = Exposition(
@@ -159,6 +162,10 @@ class RecordedGate:
 
     def _begin(self, attempt: int, engine: str) -> None:
         self._running.add(attempt)
+        if engine in self.hanging:
+            given_up = Failed(attempt, FailureKind.TIMEOUT, Sent.REQUEST)
+            self._later(_GIVEN_UP_AFTER_S, lambda: self._tell(attempt, given_up))
+            return
         if self.fails(attempt):
             failed = Failed(attempt, FailureKind.STATUS, Sent.BYTES)
             self._later(_FIRST_TOKEN_S, lambda: self._tell(attempt, failed))

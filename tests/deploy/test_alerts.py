@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from deploy.recorded import CALM, SCRAPE_S, RecordedGate
-from millgate.core.events import EngineDown
+from millgate.core.events import EngineDown, EngineUp
 from millgate.observe.door import ClusterSnapshot
 from millgate.observe.meters import METERS, PREFIX, MetricKind
 
@@ -72,6 +72,41 @@ def one_engine_down(gate: RecordedGate) -> None:
     gate.run(5, CALM)
     gate.step(EngineDown("gpu-1"))
     gate.run(5, CALM / 2)
+
+
+def one_engine_hangs(gate: RecordedGate) -> None:
+    """Its health page is well, and it begins nothing; it gets one request at a time."""
+    gate.run(5, CALM / 2)
+    gate.hanging.add("gpu-1")
+    gate.run(10, CALM / 2)
+
+
+def one_engine_restarts(gate: RecordedGate) -> None:
+    """It loads its model for half a minute, serves for as long, and dies."""
+    gate.run(5, CALM / 2)
+    for _ in range(6):
+        gate.step(EngineDown("gpu-1"))
+        gate.run(0.5, CALM / 2)
+        gate.step(EngineUp("gpu-1"))
+        gate.run(0.5, CALM / 2)
+
+
+def one_engine_is_replaced(gate: RecordedGate) -> None:
+    gate.run(5, CALM / 2)
+    gate.step(EngineDown("gpu-1"))
+    gate.run(1.5, CALM / 2)
+    gate.step(EngineUp("gpu-1"))
+    gate.run(20, CALM / 2)
+
+
+def one_prompt_at_night(gate: RecordedGate) -> None:
+    """It is too long for its deadline, and no other one comes for hours: by then the engine is silent."""
+    gate.run(30, 1 / 300)
+    gate.hanging = {"gpu-0", "gpu-1"}
+    gate.run(5, 1 / 300)
+    gate.hanging.clear()
+    gate.shows["millgate_engine_silent_seconds", 'engine="gpu-0"'] = "20.0"
+    gate.run(60, 1 / 3600)
 
 
 def overload(gate: RecordedGate) -> None:
@@ -269,6 +304,23 @@ def one_tab_at_night(gate: RecordedGate) -> None:
 @needs_promtool
 def test_two_closed_tabs_of_a_quiet_night_are_no_ticket(tmp_path: Path) -> None:
     fired(one_tab_at_night, "Millgate.*", tmp_path, expected=False)
+
+
+@needs_promtool
+@pytest.mark.parametrize("case", [one_engine_hangs, one_engine_restarts])
+def test_an_engine_that_hangs_or_goes_down_and_up_is_a_ticket_though_it_is_never_down_for_long(
+    case: Callable[[RecordedGate], None], tmp_path: Path
+) -> None:
+    """One of four engines was lost all night, and requests with it, of which no alert said anything."""
+    fired(case, "MillgateEngineDown", tmp_path, expected=True)
+
+
+@needs_promtool
+@pytest.mark.parametrize("case", [one_engine_is_replaced, one_prompt_at_night])
+def test_an_engine_that_restarts_once_or_has_had_one_prompt_too_long_is_no_ticket(
+    case: Callable[[RecordedGate], None], tmp_path: Path
+) -> None:
+    fired(case, "MillgateEngineDown", tmp_path, expected=False)
 
 
 @needs_promtool

@@ -126,6 +126,17 @@ def test_engines_that_are_down_are_named_in_number_and_all_of_them_are_a_level()
     assert banner(replace(CALM, engines_up=0, limit=0)).level is Level.DOWN
 
 
+def test_engines_that_hang_are_named_in_number() -> None:
+    """The sentence was "Calm" while a quarter of the engines began nothing."""
+    refusing = replace(CALM, engines_silent=1, refused={Reason.TOO_LATE: 30}, refusing_since=NOW - 3.0)
+
+    assert banner(replace(CALM, engines_silent=1)).text == "Calm; 1 of 2 engines silent"
+    assert banner(replace(CALM, engines=4, engines_silent=1)).text == (
+        "Calm; 2 of 4 engines down; 1 of 4 engines silent"
+    )
+    assert banner(refusing).text.endswith("3 of 64 streams in use; 1 of 2 engines silent")
+
+
 def test_a_worker_that_does_not_answer_is_named_and_none_that_does_is_down() -> None:
     hung = ["no answer for 5.1 s from worker 2 (process 31)", "1 of 4 workers missing"]
     calm, all_hung = (with_workers(banner(CALM), hung, is_down=is_down) for is_down in (False, True))

@@ -7,7 +7,16 @@ import msgspec
 import pytest
 
 from millgate.core.decisions import Yield
-from millgate.core.events import Arrived, EngineProgress, Finished, FirstToken, Growth, Released, Tick
+from millgate.core.events import (
+    Arrived,
+    EngineProgress,
+    Failed,
+    Finished,
+    FirstToken,
+    Growth,
+    Released,
+    Tick,
+)
 from millgate.core.settings import EngineSettings
 from millgate.core.snapshot import (
     AccountReading,
@@ -18,7 +27,7 @@ from millgate.core.snapshot import (
     Snapshot,
     TenantSnapshot,
 )
-from millgate.core.words import KvTransfer, Reason, Role
+from millgate.core.words import FailureKind, KvTransfer, Reason, Role, Sent
 from millgate.observe.live.banner import Level, seconds
 from millgate.observe.live.page_model import MOST_ROWS, MOST_TENANTS, PageModel
 from millgate.observe.live.picture import Picture, SessionsPicture
@@ -95,6 +104,21 @@ def test_a_gate_that_is_too_slow_itself_is_not_calm() -> None:
     assert (banner.level, banner.text) == (Level.OVERLOADED, said)
     room.now += 11.0
     assert room.page_model.paint().banner.level is Level.CALM
+
+
+def test_an_engine_that_hangs_is_in_the_sentence_until_its_next_first_token() -> None:
+    room = Room(streams=4)
+    room.arrive(1)
+    room.now += 20.0
+    room.step(Failed(1, FailureKind.TIMEOUT, Sent.REQUEST))
+    room.step(Released(1))
+    room.now += 10.0
+    room.arrive(2)
+    hung = room.page_model.paint().banner.text
+    room.step(FirstToken(2))
+
+    assert hung.endswith("; 1 of 1 engines silent")
+    assert "silent" not in room.page_model.paint().banner.text
 
 
 def test_at_night_free_streams_beside_full_kv_memory_are_told_from_a_gate_that_refuses_for_nothing() -> None:

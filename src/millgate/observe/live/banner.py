@@ -82,7 +82,7 @@ class Situation:
     raised (`warning` is its evidence in words). `hints_s` are the shortest and longest hint handed out. `cluster`,
     `failing` and `paused` say in words what is wrong with the cluster, which engines fail requests, and which get none
     because their provider has refused; `failed` counts the attempts of the last seconds that engines failed.
-    `memory_full`: what waits finds no room in any engine's KV memory. `shedding`: the gate itself is too slow, and its doors
+    `engines_silent` are up, and have let a prompt wait until its time ran out. `memory_full`: what waits finds no room in any engine's KV memory. `shedding`: the gate itself is too slow, and its doors
     refuse what they do not count in `arrived`.
     """
 
@@ -93,6 +93,7 @@ class Situation:
     running: int
     limit: int
     arrived: int
+    engines_silent: int = 0
     refused: Mapping[Reason, int] = field(default_factory=dict)
     refusing_since: float | None = None
     hints_s: tuple[float, float] | None = None
@@ -202,10 +203,11 @@ def _rules(situation: Situation) -> list[str]:
 
 
 def _down(situation: Situation) -> list[str]:
-    """Say what is broken: engines that are down or fail, and the cluster."""
+    """Say what is broken: engines that are down, hang or fail, and the cluster."""
     down = situation.engines - situation.engines_up
-    said = f"{down} of {situation.engines} engines down" if down else ""
-    parts = (said, situation.paused, _failed(situation), situation.failing, situation.cluster)
+    counts = (down, "down"), (situation.engines_silent, "silent")
+    said = [f"{count} of {situation.engines} engines {how}" for count, how in counts if count]
+    parts = (*said, situation.paused, _failed(situation), situation.failing, situation.cluster)
     return [part for part in parts if part]
 
 

@@ -196,6 +196,7 @@ class PageModel:
             ),
             engines_up=len(up),
             engines=len(snapshot.engines),
+            engines_silent=sum([engine.silent_s > 0.0 for engine in up]),
             running=sum([engine.running for engine in up if engine.takes_requests]),
             limit=_stream_limit(snapshot),
             arrived=happened["arrived"],

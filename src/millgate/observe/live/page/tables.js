@@ -18,8 +18,8 @@ function cellsOf(id, keys, classes, bars) {
 }
 
 function topReason(yielded) {
-  const [first] = Object.entries(yielded).sort((one, other) => other[1] - one[1]);
-  return first ? because(first[0]) : "";
+  const [first, second] = Object.entries(yielded).filter(([, rate]) => rate > 0).sort((one, other) => other[1] - one[1]);
+  return `${second ? ", mostly" : ""}: ${because(first[0])}`;
 }
 
 /** Lanes: what waits, against the deadline, on how many streams, and how it goes. */
@@ -38,7 +38,7 @@ export function showLanes(picture) {
     });
     setStreams(cells[4].firstChild, lane);
     say(cells[5], figure(lane.rates.good));
-    say(cells[6], refused ? `${figure(refused)} /s: ${topReason(lane.rates.yielded)}` : "0");
+    say(cells[6], refused ? `${figure(refused)} /s${topReason(lane.rates.yielded)}` : "0");
     cells[6].classList.toggle("alarming", refused > 0);
     setObjective(cells[7], lane.objective);
     say(cells[8], lane.window_s === null ? lane.newcomer : `${lane.newcomer}; batch window ${seconds(lane.window_s)}`);

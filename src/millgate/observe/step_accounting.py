@@ -19,7 +19,7 @@ from millgate.observe.attempt_log import AttemptLog
 from millgate.observe.refusals import Refusals
 from millgate.observe.ring import Facts, Kept, Ring, facts_of, place_in_facts
 from millgate.observe.tracing import Traces
-from millgate.observe.traffic import Traffic
+from millgate.observe.traffic import HeardStream, Traffic
 
 _MOST_STEPS: Final = 64
 """Done together: a tenth of a millisecond. From 16 to 128 cost the same. 512 cost a refusal and a request 7 to 9 % more
@@ -77,7 +77,7 @@ class StepAccounting(StepObserver):
         self._admits: dict[int, Admit] = {}
         self._given: dict[int, bytes] = {}
         self._given_upstream: dict[int, bytes] = {}
-        self._heard: dict[int, tuple[float, int]] = {}
+        self._heard: dict[int, HeardStream] = {}
         self._begun: list[int] = []
         self._traced: list[str] = []
 
@@ -116,7 +116,7 @@ class StepAccounting(StepObserver):
                 self._steps.append((now, None, decisions))
             if type(event) is _FIRST_TOKEN:
                 self._begun.append(event[0])
-                self._heard[event[0]] = now, 1
+                self._heard[event[0]] = HeardStream(now, now, 1)
             elif type(event) is _PROGRESS:
                 self._hear(event, now)
         if now >= self._until:
@@ -236,8 +236,7 @@ class StepAccounting(StepObserver):
         engine = decision.engine
         if heard is None or engine is None or decision.outcome not in _WHOLE:
             return
-        if decision.output_tokens > heard[1]:
-            self._traffic.decoded(engine, now, now - heard[0], decision.output_tokens - heard[1])
+        self._traffic.decoded_whole(engine, heard, decision.output_tokens, now)
 
     def _admit_of(self, number: Any, arrival: Kept) -> Admit | None:
         """Return the last admission of an attempt: its own, or the one that it arrived with."""
@@ -251,11 +250,11 @@ class StepAccounting(StepObserver):
 
     def _hear(self, event: EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""
-        for attempt, tokens, _, _ in event.streams:
+        for attempt, events, _, _ in event.streams:
             heard = self._heard.get(attempt)
-            if heard is not None and tokens > heard[1]:
-                self._traffic.decoded(event.engine, now, now - heard[0], tokens - heard[1])
-                self._heard[attempt] = now, tokens
+            if heard is not None and events > heard.events:
+                self._traffic.decoded(event.engine, now, now - heard.at, events - heard.events)
+                self._heard[attempt] = HeardStream(heard.first_at, now, events)
 
 
 def _facts(arrival: Kept) -> Facts:

@@ -7,7 +7,7 @@ and every set of names is bounded: beyond it the latecomers are counted together
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from millgate.core.decisions import Admit, Ended
 from millgate.core.measure import Sketch
@@ -56,6 +56,19 @@ _TENANT_MEMORY: Final = 1000.0
 _SHORTEST_S, _LONGEST_S = 0.001, 600.0
 
 
+# So many events of a stream, or more, say how many tokens each carries; of that the next streams are taken to have as many.
+_ENOUGH_EVENTS: Final = 8
+_LEARNS: Final = 0.2
+
+
+class HeardStream(NamedTuple):
+    """What is known of a stream that runs: when its first event and its last look came, and how many events it had by then."""
+
+    first_at: float
+    at: float
+    events: int
+
+
 class _Lane:
     def __init__(self) -> None:
         self.wait, self.ttft = Buckets(WAIT_S), Buckets(TTFT_S)
@@ -87,6 +100,7 @@ class _Engine:
         self.ttft, self.tpot, self.gap = Buckets(TTFT_S), Buckets(TPOT_S), Buckets(GAP_S)
         self.ttft_spread, self.tpot_spread, self.gap_spread = Spread(), Spread(), Spread()
         self.ended = self.failed = 0
+        self.tokens_per_event = 1.0
         self.cache = _Cache()
 
 
@@ -163,12 +177,24 @@ class Traffic:
             engine.cache.add(now, ended.prompt_tokens, cached_tokens)
             self._model(model).add(now, ended.prompt_tokens, cached_tokens)
 
-    def decoded(self, engine_name: str, now: float, took_s: float, tokens: int) -> None:
-        """Count the tokens that one stream got in this time."""
+    def decoded(self, engine_name: str, now: float, took_s: float, events: int) -> None:
+        """Count the tokens that one stream got in this time, by its events."""
         engine = self._engine(engine_name)
-        gap_s = took_s / tokens
-        engine.gap.add(gap_s, tokens)
-        engine.gap_spread.add(now, gap_s, tokens)
+        _note_gaps(engine, now, took_s, round(events * engine.tokens_per_event))
+
+    def decoded_whole(self, engine_name: str, heard: HeardStream, tokens: int, now: float) -> None:
+        """Count what one stream got since it was heard last; it is over, and has got so many `tokens` in all.
+
+        Where that is more than its events, as with speculative decoding, events carry several: a stream does not say how many before its end.
+        """
+        engine = self._engine(engine_name)
+        if heard.events >= _ENOUGH_EVENTS and heard.at > heard.first_at:
+            pace = (heard.events - 1) / (heard.at - heard.first_at)
+            carried = tokens / (heard.events + pace * (now - heard.at))
+            engine.tokens_per_event += _LEARNS * (max(1.0, carried) - engine.tokens_per_event)
+        rest = round(tokens - heard.events * engine.tokens_per_event)
+        if rest > 0:
+            _note_gaps(engine, now, now - heard.at, rest)
 
     def places_are(self, lanes: Collection[str], engines: Collection[str]) -> None:
         """Forget lanes and engines that are not among these: where they come and go, those that are there need the labels."""
@@ -242,6 +268,11 @@ def _kept(known: dict[str, _Kept], name: str, most: int, make: Callable[[], _Kep
     """Return what a new name begins, or what all share that come when `most` are told apart."""
     name = name if len(known) - (OTHER in known) < most else OTHER
     return known.get(name) or known.setdefault(name, make())
+
+
+def _note_gaps(engine: _Engine, now: float, took_s: float, tokens: int) -> None:
+    engine.gap.add(took_s / tokens, tokens)
+    engine.gap_spread.add(now, took_s / tokens, tokens)
 
 
 def _note_stream(

@@ -1,8 +1,11 @@
 """Objectives: a time alone, or with the quantile that it is promised at."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from millgate.config.lanes import LaneConfig
@@ -77,4 +80,21 @@ def test_the_json_schema_knows_both_forms() -> None:
     assert [form["type"] for form in lane["ttft_slo"]["anyOf"][0]["anyOf"]] == [
         ["string", "number"],
         "object",
+    ]
+
+
+def _in_force(lane: LaneConfig, first: LaneConfig) -> dict[str, Any]:
+    over_s = lane.over_s(first) if lane.takes in ("long_prompts", "batch") else None
+    return {**lane.model_dump(), "ttft_slo": lane.ttft_objective(first), "over": over_s}
+
+
+def test_the_page_on_lanes_writes_the_default_lanes_out_as_they_are_in_force() -> None:
+    page = (Path(__file__).parents[2] / "docs/policies/lanes.md").read_text(encoding="utf-8")
+    block = page.partition("The default lanes, written out.")[2].split("```")[1].removeprefix("yaml")
+    engines = [{"url": "http://127.0.0.1:8000"}]
+    written = Config.model_validate({"engines": engines, **yaml.safe_load(block)}).lanes
+    default = Config.model_validate({"engines": engines}).lanes
+
+    assert [_in_force(lane, written[0]) for lane in written] == [
+        _in_force(lane, default[0]) for lane in default
     ]

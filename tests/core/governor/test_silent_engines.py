@@ -115,3 +115,34 @@ def test_other_engines_take_what_a_silent_one_does_not() -> None:
     engines = [ask(gate, attempt, 10.2).legs[0].engine for attempt in range(2, 12)]
 
     assert engines.count(silent) == 1
+
+
+@pytest.mark.parametrize("kept", [{"retry_count": 1}, {"retry_count": 2}])
+def test_a_retry_is_not_what_an_engine_that_hangs_is_tried_with_while_another_one_speaks(
+    kept: dict[str, int],
+) -> None:
+    """Three tries of one user waited for the same hung engine, up to 28 s each, beside three idle ones."""
+    gate = governor(_LANE, engines=tuple(EngineSettings(name, 64) for name in ("silent", "well")))
+    silent = ask(gate, 1).legs[0].engine
+    _time_out(gate, 1, 10.1)
+    again = ask(gate, 2, 10.2, **kept)
+    new = ask(gate, 3, 10.2)
+
+    assert (again.legs[0].engine == silent, new.legs[0].engine == silent) == (False, True)
+
+
+def test_where_all_engines_hang_a_retry_is_tried_as_well() -> None:
+    gate = _gate()
+    ask(gate, 1)
+    _time_out(gate, 1, 10.1)
+
+    assert isinstance(ask(gate, 2, 10.2, retry_count=1), Admit)
+
+
+def test_a_retry_that_only_the_engine_that_hangs_can_hold_is_tried_there() -> None:
+    small, large = EngineSettings("small", 64, kv_tokens=1_000), EngineSettings("large", 64)
+    gate = governor(_LANE, engines=(small, large))
+    ask(gate, 1, prompt_bytes=20_000)
+    _time_out(gate, 1, 10.1)
+
+    assert ask(gate, 2, 10.2, prompt_bytes=20_000, retry_count=1).legs[0].engine == "large"

@@ -284,7 +284,7 @@ class Placement:
                 cheapest, least = each, cost
         if cheapest is None or _takes_now(cheapest, request, held, now):
             return cheapest
-        roomy = _with_room(request, engines, held, now)
+        roomy = [each for each in engines if _takes_now(each, request, held, now)]
         return min(roomy, key=lambda engine: costs[engine.position], default=None)
 
     def _forget_prices(self) -> None:
@@ -357,12 +357,12 @@ def _least_late(
 ) -> Engine | None:
     """Return the cheapest engine with room whose first token is in time, the soonest where none is; None without room."""
 
-    def late_and_cost_s(each: Engine) -> tuple[float, float]:
+    def lateness(each: Engine) -> tuple[float, float]:
         unread = unread_tokens(each, request, held)
         late_s = now + each.expected_ttft_s(unread, now) - request.deadline
         return max(0.0, late_s), prices.of(each, request, unread, session, now)
 
-    return min(_with_room(request, engines, held, now), key=late_and_cost_s, default=None)
+    return min([each for each in engines if _takes_now(each, request, held, now)], key=lateness, default=None)
 
 
 def _in_time_until(request: Request, held: Held, now: float) -> float:
@@ -429,13 +429,19 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
     """Return whether this attempt could start on this engine now: gate, and account where there is one."""
     gate, streams = engine.gate, engine.gate.streams_of(request.arrival)
     unread = unread_tokens(engine, request, held)
-    if engine.is_tried or (engine.silence.lasts_s > 0.0 and gate.unread_tokens):
+    if engine.is_tried or (engine.silence.lasts_s > 0.0 and (gate.unread_tokens or _is_spared(request))):
         return False
     if not gate.has_room(request.kv_tokens, unread, streams) or not _reads_soon(engine, request, unread):
         return False
     if engine.prompts.is_on and engine.opens_at(request.lane.settings.name, unread) > now:
         return False
     return engine.provider is None or engine.provider.wait_s(request.sizes(), now) <= 0.0
+
+
+def _is_spared(request: Request) -> bool:
+    """Return whether a silent engine is not tried with it: it may have failed there before, and another one speaks."""
+    speaking = [each for each in request.route.up if not each.silence.lasts_s and may_run(each, request)]
+    return request.is_retry and bool(speaking)
 
 
 def _takes_now(engine: Engine, request: Request, held: Held, now: float) -> bool:
@@ -488,8 +494,3 @@ def may_run(engine: Engine, request: Request) -> bool:
 def _fits(engine: Engine, request: Request) -> bool:
     """Return whether it can ever do all of this request."""
     return not engine.needs_reader and request.fits_on(engine)
-
-
-def _with_room(request: Request, engines: _Engines, held: Held, now: float) -> list[Engine]:
-    """Return those of these engines that have room for this attempt now."""
-    return [engine for engine in engines if _takes_now(engine, request, held, now)]

@@ -191,6 +191,23 @@ def test_a_lane_under_its_share_goes_before_one_over_it() -> None:
     assert admitted == [10]
 
 
+@pytest.mark.parametrize("prefill_tokens", [None, 16_384])
+def test_what_waits_beside_the_headroom_of_others_is_told_when_a_stream_of_its_own_is_free(
+    prefill_tokens: int | None,
+) -> None:
+    """With the meter of prompts eight that waited beside eight free streams were told that they run at once, for as long as they waited."""
+    lanes = (
+        LaneSettings("bulk", deadline_s=600.0, headroom=0),
+        LaneSettings("chat", deadline_s=600.0, headroom=8),
+    )
+    engine = EngineSettings("engine", 24, prefill_tokens=prefill_tokens, prior=steady_prior(2.0))
+    gate = _gate(*lanes, engine=engine)
+    told = [_ask(gate, number, lane="bulk") for number in range(20)]
+    assert [type(each) for each in told] == 16 * [Admit] + 4 * [Queue]
+    assert all(each.expected_wait_s > 0.05 for each in told[16:])
+    assert isinstance(_ask(gate, 20, lane="chat"), Admit)
+
+
 def test_headroom_is_lent_to_nobody() -> None:
     lanes = (
         LaneSettings("bulk", deadline_s=600.0, headroom=0),

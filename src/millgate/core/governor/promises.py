@@ -17,7 +17,7 @@ from millgate.core.decisions import Yield
 from millgate.core.fast_records import make_yield
 from millgate.core.governor.allowances import Shortfall
 from millgate.core.governor.quota_lines import Behind
-from millgate.core.governor.turns import ahead_of
+from millgate.core.governor.turns import ahead_of, limit_of
 from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.measure import ALIKE, UPPER_Z, spread
 from millgate.core.routing.working_set import WorkingSets
@@ -77,7 +77,7 @@ def forecast(request: Request, place: int, now: float, slot_s: float = 0.0) -> t
     engines, capacity_forecast = _of_use(request, request.route.up), request.route.pool.capacity_forecast
     reading = _reading_engines(request, engines)
     ttft_s = min([engine.expected_ttft_s(request.unread_tokens, now) for engine in reading])
-    if slot_s > 0.0 and place <= _free_streams(engines):
+    if slot_s > 0.0 and place <= _free_streams(request, engines):
         return slot_s, slot_s, ttft_s + engines[0].settings.adapter_load_s
     paced_s = paced_wait_s(request, request.queue.order.ahead_of(request), now)
     if waits_for_pace_alone(request, place):
@@ -110,7 +110,7 @@ def session_room_s(working_sets: WorkingSets, request: Request, ahead: int, now:
 
 def waits_for_pace_alone(request: Request, place: int) -> bool:
     """Return whether its lane is paced while streams are free for it at this place (1 is next)."""
-    return request.queue.paced_until() > -inf and place <= _free_streams(request.route.up)
+    return request.queue.paced_until() > -inf and place <= _free_streams(request, request.route.up)
 
 
 def paced_wait_s(request: Request, ahead: float, now: float) -> float:
@@ -143,7 +143,7 @@ def wait_behind_s(
     reading, kv_tokens = _reading_engines(request, engines), _kv_tokens(request, engines)
     if not _is_metered(reading):
         return capacity_forecast.wait_behind_s(first, share, work_s, 0, kv_tokens, now), 0.0
-    free = _free_streams(engines)
+    free = _free_streams(request, engines)
     permit_s = capacity_forecast.wait_behind_s(first, share, work_s, free, kv_tokens, now)
     usual, prompt_tokens = engines[0], reading[0].work_prompt.mean
     away = away_s / max(LEAST_WORK_S, usual.permit_s(prompt_tokens, usual.work_output.mean))
@@ -182,13 +182,21 @@ def _is_metered(engines: tuple[Engine, ...]) -> bool:
     return all(engine.gate.prefill_limit is not None and engine.provider is None for engine in engines)
 
 
-def _free_streams(engines: tuple[Engine, ...]) -> int:
-    """Return how many streams are free for usual requests that have memory, too."""
+def _free_streams(request: Request, engines: tuple[Engine, ...]) -> int:
+    """Return how many streams are free for usual requests of its lane that have memory, too."""
     free = 0
     for engine in engines:
         streams, kv_left = max(0, engine.limit - engine.gate.streams), engine.gate.kv_left()
         free += streams if kv_left == inf else min(streams, int(kv_left / usual_kv_tokens(engine)))
-    return free
+    return max(0, free - _left_to_others(request))
+
+
+def _left_to_others(request: Request) -> int:
+    """Return how many free streams its lane may not have: the headroom of others."""
+    pool = request.route.pool
+    if pool.shares is None or pool.shares.lends_all:
+        return 0
+    return pool.shares.reserved_for_others(request.lane.settings.name, limit_of(pool))
 
 
 def _kv_tokens(request: Request, engines: tuple[Engine, ...]) -> float:
@@ -212,9 +220,10 @@ def _departures(request: Request, place: int, engines: tuple[Engine, ...]) -> in
         lacking -= gate.kv_left()
         held += gate.kv_tokens
         running += gate.streams
+    beyond = place - max(0, free - _left_to_others(request))
     if lacking > 0.0 and held:
-        return max(place - free, ceil(lacking * running / held))
-    return place - free
+        return max(beyond, ceil(lacking * running / held))
+    return beyond
 
 
 def _reading(request: Request, tokens: float, engines: tuple[Engine, ...], now: float) -> tuple[float, float]:

@@ -39,9 +39,8 @@ def refusal(dialect: Dialect, decision: Yield, request_id: bytes) -> tuple[int, 
     )
     short_of = decision.short_of if decision.retry else None
     if short_of is not None and short_of.kind in _OF_A_DAY:
-        close = (
-            True  # where there are other replicas, one of them has it, and a kept connection leads to none
-        )
+        # Where there are other replicas, one of them has it, and a kept connection leads to none.
+        close = True
     if decision.quota:
         lines += header_lines(quota_pairs(decision.quota, dialect.family), ANSWER_RESERVED)
     return status, lines, body, close

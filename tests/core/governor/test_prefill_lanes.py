@@ -324,7 +324,7 @@ def _person(gate: Governor, attempt: int, now: float) -> Admit | Queue | Yield:
 
 
 def test_a_giant_for_which_people_were_turned_away_is_not_followed_by_the_next_at_once() -> None:
-    """With two giants a minute six in ten people were refused: each was read as soon as nobody was left who waited."""
+    """With two giants a minute six in ten people were refused: each was read as soon as the people who had waited were gone."""
     gate = _gate_of_people(1)
     assert isinstance(_document(gate, 0, 0.0), Admit)
     assert isinstance(_person(gate, 1, 1.0), Yield)
@@ -336,7 +336,7 @@ def test_a_giant_for_which_people_were_turned_away_is_not_followed_by_the_next_a
         "a ninth of the reading is its lane's part"
     )
     assert told.counted is Counted.PACE
-    assert isinstance(_document(gate, 3, 21.0, _DOCUMENT), Admit), "nobody is turned away for six seconds"
+    assert isinstance(_document(gate, 3, 21.0, _DOCUMENT), Admit), "six seconds turn no person away"
     assert isinstance(_person(gate, 4, 22.0), Queue)
 
 

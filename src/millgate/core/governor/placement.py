@@ -440,8 +440,8 @@ def has_room(engine: Engine, request: Request, held: Held, now: float) -> bool:
 
 def _is_spared(request: Request) -> bool:
     """Return whether a silent engine is not tried with it: it may have failed there before, and another one speaks."""
-    speaking = [each for each in request.route.up if not each.silence.lasts_s and may_run(each, request)]
-    return request.is_retry and bool(speaking)
+    up = request.route.up
+    return request.is_retry and any(not each.silence.lasts_s and may_run(each, request) for each in up)
 
 
 def _takes_now(engine: Engine, request: Request, held: Held, now: float) -> bool:

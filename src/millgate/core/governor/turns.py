@@ -26,8 +26,9 @@ def ahead_of(request: Request, now: float) -> int:
     own += sum([len(queue.order) for queue in others if queue.settings.name == lane.name], 0)
     reached = (pool.shares.running(lane.name) + own) / lane.share
     for queue in others:
-        waits = not len(queue.order) or queue.paced_until(contended=True) > now or queue.waits_for_others(now)
-        if queue.settings.name != lane.name and not waits:
+        if queue.settings.name == lane.name or not len(queue.order):
+            continue
+        if queue.paced_until(contended=True) <= now and not queue.waits_for_others(now):
             own += _goes_before(pool.shares, queue, lane.band, reached)
     return own
 

@@ -300,6 +300,11 @@ class PromptPaces:
             apart_s = max(apart_s, self.pace.spacing_s(reading_s, now))
         if contended:
             apart_s = max(apart_s, reading_s / self._parts.get(lane, inf))
-        if self._first_tokens is not None and self.waits_until(lane, first_s) > now:
-            apart_s = max(apart_s, self._wide_s(lane, self._first_tokens, reading_s, first_s))
+        promise, pace = self._first_tokens, self.pace
+        if promise is not None and first_s > promise.ttft_slo_s:
+            is_kept_apart = (
+                pace is not None and self._comings.one_engine and pace.paces(lane) and not pace.is_quiet(now)
+            )
+            if is_kept_apart or self.waits_until(lane, first_s) > now:
+                apart_s = max(apart_s, self._wide_s(lane, promise, reading_s, first_s))
         return apart_s

@@ -33,6 +33,14 @@ def unchanged(gate: GateProcess, upstream: FakeUpstream) -> Iterator[None]:
     until(lambda: _has_shrunk(gate, resident_bytes), what="memory has grown")
 
 
+def serve_one(gate: GateProcess) -> None:
+    """Let the engine answer once: failures of several tests in a row would have it taken for down."""
+    talk = gate.connect()
+    talk.ask(chat())
+    assert talk.answer().status in {200, 503}
+    gate.hang_up()
+
+
 def _has_shrunk(gate: GateProcess, before_bytes: int) -> bool:
     """Compare memory; what malloc only keeps for later, the next large body takes and gives back."""
     if gate.resident_bytes <= before_bytes * (1 + MOST_GROWTH) + KEPT_BYTES:

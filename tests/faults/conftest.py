@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from lab.upstream import FakeUpstream
 
-from faults.baseline import unchanged, warm_up
+from faults.baseline import serve_one, unchanged, warm_up
 from faults.process import GateProcess
 from faults.starter import Starter
 
@@ -47,6 +47,8 @@ def upstream(the_upstream: FakeUpstream) -> FakeUpstream:
 @pytest.fixture
 def gate(the_gate: GateProcess, upstream: FakeUpstream) -> Iterator[GateProcess]:
     """The gateway, held against what it was before the test."""
+    serve_one(the_gate)
+    upstream.on_loop(upstream.forget)
     with unchanged(the_gate, upstream):
         yield the_gate
 

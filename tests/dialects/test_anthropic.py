@@ -102,7 +102,7 @@ def test_every_event_of_a_stream_is_what_it_is() -> None:
         True,
         *[False] * 3,
     ]
-    assert seen[0] == StreamEvent(usage=Usage(500, None, 28))
+    assert seen[0] == StreamEvent(opening=True, usage=Usage(500, None, 28))
     assert seen[2].silent
     assert seen[9].usage == Usage(None, 89)
     assert [each.done for each in seen] == [*[False] * 10, True]

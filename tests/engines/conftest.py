@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from engines.findings import all_findings
-from engines.process import LLAMA, LLAMA_POOLING, VLLM, VLLM_CACHING, VLLM_POOLING, Engine, Kind
+from engines.process import (
+    LLAMA,
+    LLAMA_POOLING,
+    SGLANG,
+    SGLANG_CACHING,
+    SGLANG_POOLING,
+    VLLM,
+    VLLM_CACHING,
+    VLLM_POOLING,
+    Engine,
+    Kind,
+)
 from faults.process import GateProcess
 from faults.starter import Starter
 
@@ -62,7 +73,7 @@ def _told(kind: Kind) -> str:
     return told
 
 
-@pytest.fixture(scope="session", params=[VLLM, LLAMA], ids=lambda kind: kind.name)
+@pytest.fixture(scope="session", params=[VLLM, SGLANG, LLAMA], ids=lambda kind: kind.name)
 def the_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     kind: Kind = request.param
     engine = Engine(kind, _told(kind), tmp_path_factory.mktemp("engine") / "log.txt")
@@ -70,7 +81,9 @@ def the_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     engine.stop()
 
 
-@pytest.fixture(scope="module", params=[VLLM_POOLING, LLAMA_POOLING], ids=lambda kind: kind.name)
+@pytest.fixture(
+    scope="module", params=[VLLM_POOLING, SGLANG_POOLING, LLAMA_POOLING], ids=lambda kind: kind.name
+)
 def the_pooling_engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
@@ -80,7 +93,7 @@ def the_pooling_engine(
     engine.stop()
 
 
-@pytest.fixture(params=[VLLM_CACHING, LLAMA], ids=lambda kind: kind.name)
+@pytest.fixture(params=[VLLM_CACHING, SGLANG_CACHING, LLAMA], ids=lambda kind: kind.name)
 def caching_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """The same as `bench` before an engine whose prefix cache holds a few conversations, or, as llama-server's, all of them."""
     kind: Kind = request.param

@@ -4,6 +4,7 @@ What is started is told by the environment (`make test-engines`, docs/how-to/vll
 
     MILLGATE_TEST_VLLM   a command that serves one model, or the address of an engine that runs already
     MILLGATE_TEST_VLLM_POOLING  the same command once more: it is started to compute embeddings
+    MILLGATE_TEST_SGLANG the same for SGLang, which a CPU runs too (docs/how-to/sglang.md); the command is started once more to compute embeddings
     MILLGATE_TEST_LLAMA  the same for llama-server; the command is started once more to compute embeddings
 
 `{port}` in a command becomes the port; without it `--port N` is added. A command is started in a session of its own
@@ -37,10 +38,10 @@ class Kind(NamedTuple):
     """One engine family: where it is configured, where it tells its version, what it calls its gauges, and what tests need to know of it.
 
     `flags` are added to a command, so that its bounds are within reach; `streams` is how many requests it runs at
-    once and `most` how many it takes at all (None: any number). `lets_go_s` is how long its gauges may take to
+    once, `most` how many it takes at all (None: any number), and `of_burst` how many of those that come together. `lets_go_s` is how long its gauges may take to
     show that a client has left. `messages` says whether it serves /v1/messages, `core` what the process of its own
     is called that computes (None: there is none apart). One that `looks_when_idle` notices that a client has left in a second in which it is
-    asked nothing, its gauges included, and ends nothing.
+    asked nothing, its gauges included, and ends nothing. One that `drains` answers all that runs when it is asked to stop.
     """
 
     name: str
@@ -50,10 +51,12 @@ class Kind(NamedTuple):
     flags: tuple[str, ...]
     streams: int
     most: int | None
+    of_burst: int
     lets_go_s: float
     messages: bool
     core: str | None
     looks_when_idle: bool = False
+    drains: bool = False
 
 
 VLLM = Kind(
@@ -64,6 +67,7 @@ VLLM = Kind(
     flags=("--max-num-seqs", "8", "--max-num-queued-reqs", "12"),
     streams=8,
     most=12,
+    of_burst=12,
     lets_go_s=1.0,
     messages=True,
     core="EngineCore",
@@ -84,6 +88,35 @@ VLLM_POOLING = VLLM._replace(
     most=None,
     messages=False,
 )
+SGLANG = Kind(
+    name="SGLang",
+    variable="MILLGATE_TEST_SGLANG",
+    version=("/server_info", "version"),
+    gauges=("sglang:num_running_reqs", "sglang:num_queue_reqs"),
+    flags=(
+        # Its gauges are renewed at each step, not at every fortieth: the tests read them for what runs.
+        *("--enable-metrics", "--enable-cache-report", "--decode-log-interval", "1"),
+        *("--max-running-requests", "8", "--max-queued-requests", "4", "--max-total-tokens", "32768"),
+    ),
+    streams=8,
+    most=12,
+    of_burst=4,  # they wait before any of them runs
+    lets_go_s=6.0,  # it looks for who has left every 2 s behind a stream and every 4 s behind a whole answer
+    messages=True,
+    core="sglang::scheduler",
+    drains=True,
+)
+SGLANG_CACHING = SGLANG._replace(
+    name="SGLang with a small cache",
+    flags=(*SGLANG.flags[:6], "--max-total-tokens", "10240"),
+    most=None,
+)
+SGLANG_POOLING = SGLANG._replace(
+    name="SGLang for pooling",
+    flags=(*SGLANG.flags[:6], "--is-embedding"),
+    most=None,
+    messages=False,
+)
 LLAMA = Kind(
     name="llama-server",
     variable="MILLGATE_TEST_LLAMA",
@@ -92,6 +125,7 @@ LLAMA = Kind(
     flags=("--metrics", "--parallel", "8"),
     streams=8,
     most=None,
+    of_burst=0,
     lets_go_s=4.0,  # two looks at its gauges
     messages=True,
     core=None,

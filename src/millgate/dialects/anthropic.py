@@ -132,7 +132,8 @@ class Anthropic(Dialect):
             case "message_start":
                 begun = _usage(said.message.usage if said.message is not None else None)
                 # Its output tokens are a placeholder.
-                return StreamEvent(usage=None if begun is None else begun._replace(output_tokens=None))
+                usage = None if begun is None else begun._replace(output_tokens=None)
+                return StreamEvent(opening=True, usage=usage)
             case "message_delta":
                 aborted = said.delta is not None and said.delta.stop_reason == "abort"
                 return StreamEvent(usage=_usage(said.usage), finish="abort" if aborted else None)

@@ -86,12 +86,13 @@ class EngineError(NamedTuple):
 class StreamEvent(NamedTuple):
     """One event of a stream as far as the relay cares.
 
-    `silent` is a comment, a blank or a ping; `content` carries answer text or a tool call; `finish` is a finish
+    `silent` is a comment, a blank or a ping; `opening` says that a request was taken, which its engine may still refuse; `content` carries answer text or a tool call; `finish` is a finish
     reason that may stand for the terminal event, `abort` for any that says that the answer was given up; `done` the terminal event; `usage_only` an event that exists for
     its usage alone; `answer_id` names an answer that the engine keeps.
     """
 
     silent: bool = False
+    opening: bool = False
     content: bool = False
     finish: str | None = None
     done: bool = False

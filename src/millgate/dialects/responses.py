@@ -123,7 +123,7 @@ class Responses(OpenAI):
         if said.type.endswith(".delta"):
             return StreamEvent(content=True)
         if said.type in _OPENINGS:
-            return StreamEvent(answer_id=_kept_id(said.response))
+            return StreamEvent(opening=True, answer_id=_kept_id(said.response))
         if said.type in _ENDINGS:
             return self._ending(said)
         if said.type == "error" or bytes(said.error) not in _NOTHING:

@@ -88,6 +88,7 @@ def test_an_answer_that_its_user_stops_is_written_down_with_the_prompt_that_the_
     begun = (
         b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","usage":'
         b'{"input_tokens":5,"cache_read_input_tokens":70,"output_tokens":1}}}\n\n'
+        b'event: content_block_delta\ndata: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}\n\n'
     )
 
     async def begins(asked: Asked) -> None:

@@ -133,12 +133,11 @@ def test_an_opening_is_not_a_first_token() -> None:
         async with standing(script) as stand:
             client = await stand.client()
             client.ask(message(stream=True), MESSAGES)
-            await client.head()
-            assert await client.chunk() == START + event("ping")
+            await stand.engine.next()
             assert all(step.stream and not step.stream.events for step in attempts(stand))
             release.set()
-            while await client.chunk():
-                pass
+            await client.head()
+            assert await client.chunk() == START + event("ping") + delta() + END + STOP
             await stand.settle()
             assert stand.outcomes() == {"good": 1}
 
@@ -149,14 +148,18 @@ def attempts(stand: Stand) -> list[Any]:
     return list(stand.gateway.door._ongoing.values())
 
 
-def test_a_failed_response_is_passed_on_whole_and_counted_as_the_engines_failure() -> None:
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_failed_response_is_counted_as_the_engines_failure(begun: bool) -> None:
+    """It is passed on whole; where nothing was made yet its client gets a status, which an SDK tries again."""
     failed = event("response.failed", response={"id": "resp_1", "error": {"message": "no"}})
-    events = [event("response.created", response={"id": "resp_1"}), failed]
+    item = [event("response.output_item.added", output_index=0)] if begun else []
+    events = [event("response.created", response={"id": "resp_1"}), *item, failed]
 
     async def body() -> None:
         async with standing(streams(*events)) as stand:
             got = await stand.ask(b'{"input":"hi","stream":true}', RESPONSES)
-            assert (got.body, got.whole) == (b"".join(events), True)
+            assert (got.status, got.whole) == (200 if begun else 502, True)
+            assert got.body == b"".join(events) if begun else got.json()["error"]["message"] == "no"
             await stand.settle()
             assert stand.outcomes() == {"engine_failed": 1}
 

@@ -201,7 +201,7 @@ class StreamAnswer:
                 shown = piece if payload(piece) else self._dialect.as_event(event.error.body)
                 self._engine_error(event.error, b"".join(onward), shown)
                 return False
-            self._heard = self._heard or not event.silent
+            self._heard = self._heard or not (event.silent or event.opening)
             self._note(event)
             if self._strip_usage:
                 self._no_usage = self._no_usage or _null_in(piece)
@@ -242,7 +242,7 @@ class StreamAnswer:
             self._done = True
 
     def _send(self, onward: list[bytes]) -> None:
-        """Write events; until the first real one is heard, keep comments back and the status open."""
+        """Write events; until one is heard that the engine writes once it works, keep those before it back and the status open."""
         if self._started:
             if onward:
                 self._exchange.write(b"".join(onward))

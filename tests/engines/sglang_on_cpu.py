@@ -68,6 +68,8 @@ importlib.metadata.version = _version_of
 # The scheduler's process runs this file's lines anew before it imports anything.
 sys.meta_path.append(_Finder())
 os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+# A health page that computes a token is late on a slow machine, and an engine whose page is late is taken out.
+os.environ["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] = "0"
 
 if __name__ == "__main__":
     from sglang.launch_server import run_server

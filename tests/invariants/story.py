@@ -22,6 +22,7 @@ from millgate.core.events import (
     Finished,
     FirstToken,
     Growth,
+    HeldBack,
     PrefixMarks,
     QuotaSeen,
     QuotasKept,
@@ -312,7 +313,7 @@ class Story:
             before = self.gate.quota_uses(self.now)
             self._send(QuotasKept(tuple(use._replace(used=use.used * 2.0) for use in before), 5.0))
         elif kind == 12:
-            self._send(StoodStill())
+            self._send(StoodStill() if dice.random() < 0.5 or not own else HeldBack(dice.choice(own)))
         elif self.away:
             gone = dice.choice(self.away)[1]
             self._send(Withdrawn((gone.body,), gone.tenant))

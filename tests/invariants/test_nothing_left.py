@@ -26,6 +26,7 @@ from millgate.core.events import (
     FirstToken,
     Growth,
     HandoffFailed,
+    HeldBack,
     Prefilled,
     Released,
     StoodStill,
@@ -188,6 +189,7 @@ class Life:
             ClientGone(number),
             Failed(number, dice.choice([FailureKind.CONNECT, FailureKind.TIMEOUT]), dice.choice(list(Sent))),
             Prefilled(number, 100, 0),
+            HeldBack(number),
             HandoffFailed(number, FailureKind.BROKEN),
         ]
         event = dice.choice(events)

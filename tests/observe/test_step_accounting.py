@@ -17,6 +17,7 @@ from millgate.core.events import (
     Finished,
     FirstToken,
     Growth,
+    HeldBack,
     Released,
     Tick,
 )
@@ -166,6 +167,23 @@ def test_gaps_are_read_off_the_progress_of_streams_and_the_rest_at_the_end(tmp_p
     assert sum(engine.gap.counts) == 70
     assert engine.gap.total == pytest.approx(3.5)
     assert engine.gap.counts[2:] == (50, 0, 10, 0, 10, 0, 0, 0)[: len(engine.gap.counts) - 2]
+
+
+def test_a_client_that_reads_slowly_says_nothing_of_the_pace_of_its_engine(tmp_path: Path) -> None:
+    """The page showed an engine that stutters, and a lane whose tokens come slowly."""
+    room = Room(tmp_path / "log")
+    room.post(0.0, Arrived(1), FirstToken(1))
+    room.post(1.0, EngineProgress("gpu", (Growth(1, 41),)), HeldBack(1))
+    for second in range(2, 40):
+        room.post(float(second), EngineProgress("gpu", (Growth(1, 41 + second),)))
+    room.post(40.0, Finished(1, 10, 82), Released(1))
+    room.lines()
+
+    traffic = room.traffic.read()
+    assert traffic.engines[0].lately.gap_mean_s == pytest.approx(0.025)
+    assert traffic.engines[0].tpot.total == 0.0
+    assert traffic.lanes[0].lately.tpot_mean_s is None
+    assert sum(traffic.engines[0].ttft.counts) == 1
 
 
 @pytest.mark.parametrize("carries", [1, 5])

@@ -319,6 +319,12 @@ class LeaseGranted(NamedTuple):
     closed: bool = False
 
 
+class HeldBack(NamedTuple):
+    """The client of this attempt reads its stream more slowly than its engine writes: its pace is no longer the engine's."""
+
+    attempt: int
+
+
 class StoodStill(NamedTuple):
     """This process has done nothing for a while: when what it reads now came is unknown, so times of what runs teach nothing."""
 
@@ -345,6 +351,7 @@ Event = (
     | EngineDown
     | Draining
     | LeaseGranted
+    | HeldBack
     | StoodStill
     | Tick
 )

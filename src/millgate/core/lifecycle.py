@@ -7,7 +7,7 @@ normal on a network and is dropped: the table has no row for it.
 
 from enum import StrEnum
 
-from millgate.core.events import ClientGone, Failed, Finished, FirstToken, HandoffFailed, Prefilled, Released
+from millgate.core import events
 from millgate.core.words import Stage
 
 
@@ -22,17 +22,18 @@ class State(StrEnum):
 
 
 NEXT: dict[tuple[State, type], State] = {
-    (State.QUEUED, ClientGone): State.OVER,
-    (State.PREFILL, Prefilled): State.PREFILL,
-    (State.PREFILL, HandoffFailed): State.PREFILL,
-    (State.PREFILL, FirstToken): State.DECODE,
-    (State.PREFILL, Finished): State.DEPARTING,
-    (State.PREFILL, Failed): State.DEPARTING,
-    (State.PREFILL, ClientGone): State.DEPARTING,
-    (State.DECODE, Finished): State.DEPARTING,
-    (State.DECODE, Failed): State.DEPARTING,
-    (State.DECODE, ClientGone): State.DEPARTING,
-    (State.DEPARTING, Released): State.OVER,
+    (State.QUEUED, events.ClientGone): State.OVER,
+    (State.PREFILL, events.Prefilled): State.PREFILL,
+    (State.PREFILL, events.HandoffFailed): State.PREFILL,
+    (State.PREFILL, events.FirstToken): State.DECODE,
+    (State.PREFILL, events.Finished): State.DEPARTING,
+    (State.PREFILL, events.Failed): State.DEPARTING,
+    (State.PREFILL, events.ClientGone): State.DEPARTING,
+    (State.DECODE, events.HeldBack): State.DECODE,
+    (State.DECODE, events.Finished): State.DEPARTING,
+    (State.DECODE, events.Failed): State.DEPARTING,
+    (State.DECODE, events.ClientGone): State.DEPARTING,
+    (State.DEPARTING, events.Released): State.OVER,
 }
 """State and event to the next state. Admission moves QUEUED to PREFILL and a yield moves QUEUED to OVER; both are the
 governor's own decisions and not events. So is a second try after a failure (`governor/failover`), which moves PREFILL

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from millgate.core.decisions import Admit, Decision, Ended, Yield
-from millgate.core.events import Arrived, EngineProgress, Event, FirstToken
+from millgate.core.events import Arrived, EngineProgress, Event, FirstToken, HeldBack
 from millgate.core.fast_records import number_of
 from millgate.core.instruments import StepObserver
 from millgate.core.words import FailureKind, Outcome
@@ -36,6 +36,7 @@ _ADMIT: Final = Admit
 _ARRIVED: Final = Arrived
 _ENDED: Final = Ended
 _FIRST_TOKEN: Final = FirstToken
+_HELD_BACK: Final = HeldBack
 _PROGRESS: Final = EngineProgress
 _YIELD: Final = Yield
 
@@ -77,7 +78,7 @@ class StepAccounting(StepObserver):
         self._admits: dict[int, Admit] = {}
         self._given: dict[int, bytes] = {}
         self._given_upstream: dict[int, bytes] = {}
-        self._heard: dict[int, HeardStream] = {}
+        self._heard: dict[int, HeardStream | None] = {}  # None once its client holds it back
         self._begun: list[int] = []
         self._traced: list[str] = []
 
@@ -119,6 +120,8 @@ class StepAccounting(StepObserver):
                 self._heard[event[0]] = HeardStream(now, now, 1)
             elif type(event) is _PROGRESS:
                 self._hear(event, now)
+            elif type(event) is _HELD_BACK:
+                self._hold_back(event[0])
         if now >= self._until:
             self._until = now + _WITHIN_S
             self._traffic.now = now
@@ -214,7 +217,8 @@ class StepAccounting(StepObserver):
         if decision.engine is not None:
             if isinstance(decision.cause, FailureKind) and self.on_failure is not None:
                 self.on_failure(decision.engine, decision.cause)
-            self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now)
+            held_back = number in self._heard and self._heard[number] is None
+            self._traffic.ended(facts[_TENANT], facts[_MODEL], decision, now, held_back=held_back)
         if self._heard:
             self._note_rest(decision, now)
         trace = None if self._traces is None else self._traces.end(arrival[0], now, facts, decision)
@@ -247,6 +251,11 @@ class StepAccounting(StepObserver):
             if type(decision) is _ADMIT and decision[0] == number:
                 return decision
         return None
+
+    def _hold_back(self, attempt: int) -> None:
+        """Note that a stream comes as fast as its client reads: that says nothing of its engine."""
+        if attempt in self._heard:
+            self._heard[attempt] = None
 
     def _hear(self, event: EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""

@@ -156,8 +156,8 @@ class Traffic:
             lane.hint_error.add(abs(now - admit.due_at))
             lane.hint_return.add(abs(now - admit.waited_s - admit.due_at))
 
-    def ended(self, tenant: str, model: str, ended: Ended, now: float) -> None:
-        """Count what was admitted and is over."""
+    def ended(self, tenant: str, model: str, ended: Ended, now: float, *, held_back: bool = False) -> None:
+        """Count what was admitted and is over; the pace of what its client `held_back` is not its engine's."""
         engine_name = ended.engine
         assert engine_name is not None
         lane, engine = self._lane(ended.lane), self._engine(engine_name)
@@ -168,7 +168,9 @@ class Traffic:
         lane.total.add(ended.total_s)
         if ended.ttft_s is not None:
             lane.ttft.add(ended.ttft_s)
-            _note_stream(lane, engine, known, ended, ended.ttft_s, now)
+            _note_begun(engine, known, ended, ended.ttft_s, now)
+            if ended.output_tokens > 1 and not held_back:
+                _note_pace(lane, engine, (ended.total_s - ended.ttft_s) / (ended.output_tokens - 1), now)
         _note_outcome(known, ended)
         speaks = engine.cache.known or ended.cached_tokens is not None
         if speaks and ended.outcome in _WHOLE:
@@ -275,20 +277,19 @@ def _note_gaps(engine: _Engine, now: float, took_s: float, tokens: int) -> None:
     engine.gap_spread.add(now, took_s / tokens, tokens)
 
 
-def _note_stream(
-    lane: _Lane, engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, now: float
-) -> None:
+def _note_begun(engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, now: float) -> None:
     admitted_ttft_s = ttft_s - ended.waited_s
     engine.ttft.add(admitted_ttft_s)
     engine.ttft_spread.add(now, admitted_ttft_s, 1.0)
     if tenant.ttft is None:
         tenant.ttft = Sketch(_SHORTEST_S, _LONGEST_S, memory=_TENANT_MEMORY)
     tenant.ttft.add(ttft_s)
-    if ended.output_tokens > 1:
-        tpot_s = (ended.total_s - ttft_s) / (ended.output_tokens - 1)
-        engine.tpot.add(tpot_s)
-        engine.tpot_spread.add(now, tpot_s, 1.0)
-        lane.tpot_spread.add(now, tpot_s, 1.0)
+
+
+def _note_pace(lane: _Lane, engine: _Engine, tpot_s: float, now: float) -> None:
+    engine.tpot.add(tpot_s)
+    engine.tpot_spread.add(now, tpot_s, 1.0)
+    lane.tpot_spread.add(now, tpot_s, 1.0)
 
 
 def _note_outcome(tenant: _Tenant, ended: Ended) -> None:

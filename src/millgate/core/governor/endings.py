@@ -167,7 +167,8 @@ def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -
         tpot_s = engine.service.tpot_s(engine.gate.streams)
         return answered_in_time(lane, now - origin, output_tokens, tpot_s)
     first_at = now if attempt.first_token_at is None else attempt.first_token_at
-    return streamed_in_time(lane, first_at - origin, now - first_at, output_tokens)
+    decode_s = 0.0 if permit_of(attempt)[0].is_held_back else now - first_at
+    return streamed_in_time(lane, first_at - origin, decode_s, output_tokens)
 
 
 def _learn_tpot(permit: Permit, engine: Engine, output_tokens: int, *, streamed: bool, now: float) -> None:
@@ -354,7 +355,7 @@ def _note_slo(attempt: Attempt, outcome: Outcome, now: float) -> None:
     ttft_s = tpot_s = None
     if began_at is not None:
         ttft_s = began_at - request.origin
-        if attempt.output_seen > 1:
+        if attempt.output_seen > 1 and not permit_of(attempt)[0].is_held_back:
             tpot_s = (now - began_at) / (attempt.output_seen - 1)
     request.lane.slo.add(now, ttft_s, tpot_s, good=outcome is Outcome.GOOD, first=not request.is_retry)
 

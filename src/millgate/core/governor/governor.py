@@ -61,6 +61,7 @@ class Governor(Core):
             events.EngineDown: self._engine_down,
             events.Draining: partial(_draining, self._knowledge),
             events.LeaseGranted: self._lease_granted,
+            events.HeldBack: self._held_back,
             events.StoodStill: partial(_stood_still, self._knowledge),
             events.Tick: self._tick,
         }
@@ -144,9 +145,8 @@ class Governor(Core):
         head = order.head()
         decisions = commit(knowledge, plan, now)
         # It may be next and leave room to others, or have what a large one before it has no use of; and others have left room, perhaps for it.
-        if isinstance(plan.decision, Queue) and (
-            plan.leaves_room or attempts.has_left_room or order.head() is not head
-        ):
+        is_queued = isinstance(plan.decision, Queue)
+        if is_queued and (plan.leaves_room or attempts.has_left_room or order.head() is not head):
             return (*decisions, *dispatch(knowledge, now))
         return decisions
 
@@ -182,8 +182,7 @@ class Governor(Core):
         if (attempt.state, events.Finished) in NEXT:
             ended = (endings.finished(self._knowledge, attempt, event, now),)
         if event.released and (attempt.state, events.Released) in NEXT:
-            dispatched = self._lets_go(attempt, now)
-            return (*ended, *dispatched) if dispatched else ended
+            return ended + self._lets_go(attempt, now)
         return ended
 
     def _failed(self, event: events.Failed, now: float) -> tuple[Decision, ...]:
@@ -193,6 +192,11 @@ class Governor(Core):
     def _released(self, event: events.Released, now: float) -> tuple[Decision, ...]:
         attempt = self._current(event)
         return () if attempt is None else self._lets_go(attempt, now)
+
+    def _held_back(self, event: events.HeldBack, _now: float) -> tuple[Decision, ...]:
+        if (attempt := self._current(event)) is not None and attempt.permit is not None:
+            attempt.permit.held_back()
+        return ()
 
     def _lets_go(self, attempt: Attempt, now: float) -> tuple[Decision, ...]:
         endings.release(self._knowledge.attempts, self._knowledge.allowances, attempt, now)
@@ -262,13 +266,10 @@ class Governor(Core):
             reason = Reason.SATURATED if impatient else late_reason(attempt.request, now)
             return refuse_queued(knowledge, attempt, reason, now)
         permit, engine = endings.permit_of(attempt)
+        is_unseen = permit.state is State.PREFILL and not is_seen_read(attempt.request.arrival)
         if permit.is_done(now):
             endings.release(knowledge.attempts, knowledge.allowances, attempt, now)
-        elif (
-            permit.state is State.PREFILL
-            and not is_seen_read(attempt.request.arrival)
-            and now >= permit.due_at
-        ):
+        elif is_unseen and now >= permit.due_at:
             engine.read_unseen(permit, attempt.unread_tokens, now)
             knowledge.engines.learned_of(engine)
         return ()

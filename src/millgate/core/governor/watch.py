@@ -42,17 +42,23 @@ def _prompts_pay(engine: Engine, signal: Signal, reading: LimitReading, now: flo
     return tpot_s is not None and pace.observe(reading.window_s, tpot_s)
 
 
+def _taught(permit: Permit, engine: Engine) -> Signal | None:
+    """Return what learns from the pace of this permit, if that is its engine's."""
+    return engine.signal if permit.is_timed and not permit.is_held_back else None
+
+
 def grew(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:
     """Note how many tokens a stream has made by now."""
-    if engine.signal is not None and permit.first_token_at is not None and permit.is_timed:
-        engine.signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
+    signal = _taught(permit, engine)
+    if signal is not None and permit.first_token_at is not None:
+        signal.progressed(max(0, output_tokens - permit.looked_tokens), now - permit.looked_at)
     permit.grows(output_tokens, now)
 
 
 def answered(permit: Permit, engine: Engine, output_tokens: int, now: float) -> None:
     """Note a whole answer: the tokens since the last look, and its mean time per token."""
-    signal = engine.signal
-    if signal is None or not permit.is_timed:
+    signal = _taught(permit, engine)
+    if signal is None:
         return
     began_at = permit.began_unseen(now)
     per_stream = output_tokens / permit.answers

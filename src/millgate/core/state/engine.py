@@ -26,7 +26,7 @@ class Permit:
     `serial` is the order in which attempts were taken in. `prefill_ahead` and `expected_ttft_s` were foreseen at the
     admission, `foreseen_tokens` then or since. `due_at` is when time alone tells something: that a prompt is read, or
     that the engine has let go of a client that left at `gone_at`. `listed_end` is where `capacity_forecast` keeps it.
-    Its times teach while it `is_timed`. It was `sent_at`; until then another engine reads its prompt, and it `is_elsewhere`.
+    Its times teach while it `is_timed`. Where it `is_held_back` by its client, how long it is out teaches, and nothing of how fast its engine writes. It was `sent_at`; until then another engine reads its prompt, and it `is_elsewhere`.
     `looked_at` and `looked_tokens` are how far its stream was when last looked at, `read_before` the prompt tokens that the
     engine had read by its first token.
     """
@@ -46,7 +46,7 @@ class Permit:
         self.streams, self.answers = streams, answers
         self.state = State.PREFILL
         self.admitted_at = self.sent_at = self.looked_at = admitted_at
-        self.is_elsewhere, self.is_timed = False, True
+        self.is_elsewhere, self.is_timed, self.is_held_back = False, True, False
         self.prefill_ahead, self.expected_ttft_s = prefill_ahead, expected_ttft_s
         self.due_at = admitted_at + expected_ttft_s
         self.foreseen_tokens = foreseen_tokens
@@ -58,6 +58,10 @@ class Permit:
     def unwatched(self) -> None:
         """When something came of it is unknown: its times teach nothing from now on."""
         self.is_timed = False
+
+    def held_back(self) -> None:
+        """Its client reads more slowly than its engine writes."""
+        self.is_held_back = True
 
     def first_token(self, now: float) -> None:
         """The prompt has been read."""

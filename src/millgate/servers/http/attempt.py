@@ -4,7 +4,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Yield
-from millgate.core.events import ClientGone, Failed, FirstToken, Growth, PrefixMarks, Released
+from millgate.core.events import ClientGone, Failed, FirstToken, Growth, HeldBack, PrefixMarks, Released
 from millgate.core.fast_records import make_finished
 from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Sent
@@ -300,6 +300,12 @@ class HttpAttempt(AnswerOwner, DecisionListener):
         return True
 
     # ---- what the client does
+
+    def slow(self, slow: bool) -> None:
+        """Read from the engine only as fast as the client reads; a stream that has begun says no more of its engine's pace."""
+        super().slow(slow)
+        if slow and self.stream is not None and self.stream.has_begun:
+            self._desk.driver.post(HeldBack(self.number))
 
     def gone(self) -> None:
         """Abort everything; the core ends the permit when the engine has let go."""

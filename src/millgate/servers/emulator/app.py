@@ -27,7 +27,7 @@ from millgate.servers.emulator.pooling import PoolingAnswers
 from millgate.servers.emulator.prefixes import PrefixNames
 from millgate.servers.emulator.requests import BadRequestError, GenerationRequest, RequestReader, Surface
 from millgate.servers.emulator.settings import EmulatorSettings
-from millgate.servers.emulator.troubles import BROKEN_OFF, FAILURE, Trouble, Troubles, error_event
+from millgate.servers.emulator.troubles import BROKEN_OFF, FAILED, Trouble, Troubles, error_event
 from millgate.servers.requests.fields import EVENTS
 
 GENERATION_PATHS: Final = {
@@ -68,7 +68,8 @@ class Generation:
             self.exchange.write(error_event(self.request.surface, message))
             self.exchange.finish()
         else:
-            self.exchange.respond(500, JSON, error_body(500, message, "InternalServerError"))
+            path = self.exchange.head.path
+            self.exchange.respond(500, JSON, error_body(500, message, "InternalServerError", path=path))
 
     @property
     def prompt_tokens(self) -> int:
@@ -143,11 +144,9 @@ class EmulatorApplication:
         posted = head.path in GENERATION_PATHS or head.path == READ_PATH
         method = b"POST" if posted else self._pages.method_of(head)
         if method is None:
-            return RefusedRequest(404, JSON, error_body(404, "Not Found", "NotFoundError"))
+            return _refused(head, 404, "Not Found", "NotFoundError")
         if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
-            return RefusedRequest(
-                405, (*JSON, (b"allow", method)), error_body(405, "Method Not Allowed", "BadRequestError")
-            )
+            return _refused(head, 405, "Method Not Allowed", "BadRequestError", (b"allow", method))
         return None
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
@@ -184,8 +183,7 @@ class EmulatorApplication:
         self, status: int, code: str, message: str, head: RequestHead | None = None
     ) -> RefusedRequest:
         """Dress a framing error, a cap or a deadline as vLLM dresses a bad request."""
-        del head
-        return RefusedRequest(status, JSON, error_body(status, f"{code}: {message}", "BadRequestError"))
+        return _refused(head, status, f"{code}: {message}", "BadRequestError")
 
     def on_tokens(self, feed: Feed, tokens: int, now: float, *, last: bool) -> None:
         """Send tokens to the reader of this feed."""
@@ -255,11 +253,12 @@ class EmulatorApplication:
 
     def _generate(self, exchange: Exchange, body: bytes, surface: Surface) -> None:
         self.meters.received += 1
+        path = exchange.head.path
         limit = self._settings.max_num_queued_reqs
         if limit is not None and self._pacer.batch.waiting >= limit:
             self.meters.refused += 1
             message = f"The engine's queue is full: max_num_queued_reqs is {limit}."
-            exchange.respond(503, JSON, error_body(503, message, "Service Unavailable"))
+            exchange.respond(503, JSON, error_body(503, message, "Service Unavailable", path=path))
             return
         try:
             request = self._reader.read(body, surface)
@@ -267,11 +266,12 @@ class EmulatorApplication:
                 request = request._replace(answers=self._names.named(body, request))
             request, handoff = self._handoffs.of(body, request)
         except BadRequestError as error:
-            exchange.respond(400, JSON, error_body(400, str(error), "BadRequestError", error.field))
+            said = error_body(400, str(error), "BadRequestError", error.field, path=path)
+            exchange.respond(400, JSON, said)
             return
         trouble = self.troubles.draw(stream=request.stream)
         if trouble is Trouble.FAIL:
-            exchange.respond(500, JSON, FAILURE)
+            exchange.respond(500, JSON, error_body(500, FAILED, "InternalServerError", path=path))
             return
         text = _TEXTS[surface](request, next(self._numbers), self._created)
         generation = self._open[exchange] = Generation(exchange, request, text, trouble, handoff)
@@ -357,6 +357,13 @@ class EmulatorApplication:
             generation.exchange.finish()
         else:
             generation.exchange.respond(200, JSON, whole)
+
+
+def _refused(
+    head: RequestHead | None, status: int, message: str, kind: str, *more: tuple[bytes, bytes]
+) -> RefusedRequest:
+    path = b"" if head is None else head.path
+    return RefusedRequest(status, (*JSON, *more), error_body(status, message, kind, path=path))
 
 
 _TEXTS: Final[Mapping[Surface, type[Text]]] = {

@@ -13,8 +13,7 @@ from millgate.servers.emulator.answers import DONE, error_body
 from millgate.servers.emulator.requests import Surface
 from millgate.servers.emulator.settings import EmulatorSettings
 
-FAILURE = error_body(500, "The engine was told to fail this request.", "InternalServerError")
-"""The body of a 500 in vLLM's shape."""
+FAILED = "The engine was told to fail this request."
 
 
 class Trouble(StrEnum):

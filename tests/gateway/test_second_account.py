@@ -100,10 +100,10 @@ async def two(
         await engines[1].stop()
 
 
-async def job(stand: Stand, name: str) -> tuple[LineReply, bytes]:
+async def job(stand: Stand, name: str, ask: bytes = chat()) -> tuple[LineReply, bytes]:
     """Have a job done at the line door; return the reply that ends or yields it, and its answer."""
     peer, data = Peer(*await asyncio.open_connection("127.0.0.1", stand.gateway.line_port)), b""
-    peer.send(upload(chat(), name, 4096, want_result=True))
+    peer.send(upload(ask, name, 4096, want_result=True))
     while (reply := await peer.reply()).receipt("conn.outcome") is None:
         if reply.chunk is not None:
             data += b64decode(reply.chunk.bytes_b64)
@@ -453,6 +453,51 @@ def test_a_job_that_no_account_does_is_answered_once_in_the_words_of_the_last(
             assert got.status is told
             assert f"the engine answered {status}" in got.message or told is Status.YIELD
             assert (len(stand.engine.asked), len(second.asked)) == (1, 1)
+            await stand.settle()
+
+    run(body())
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("code", [404, 429, 503])
+def test_a_job_goes_to_the_other_account_where_the_first_says_its_refusal_with_status_200(
+    code: int, stream: bool
+) -> None:
+    """Over HTTP such a request went there; the job was aborted, or told to come back."""
+    refusal = b'{"error":{"message":"not here","code":%d}}' % code
+
+    async def refuses(asked: Asked) -> None:
+        if not stream:
+            asked.reply(refusal)
+            return
+        asked.open_stream()
+        asked.send(b": PROCESSING\n\n", b"data: " + refusal + b"\n\n")
+        asked.end_stream()
+
+    async def body() -> None:
+        async with two(refuses, answer_whole) as (stand, second):
+            got, result = await job(stand, "J", chat(stream=stream))
+            assert got.status is Status.DONE, got
+            assert result.startswith(b"data: " if stream else b"{")
+            assert b"not here" not in result
+            assert b"PROCESSING" not in result
+            assert (len(stand.engine.asked), len(second.asked)) == (1, 1)
+            await stand.settle()
+
+    run(body())
+
+
+def test_a_job_whose_answer_has_begun_goes_to_no_other_account() -> None:
+    async def gives_up(asked: Asked) -> None:
+        asked.open_stream()
+        asked.send(ROLE + b'data: {"error":{"message":"no instances","code":404}}\n\n')
+        asked.end_stream()
+
+    async def body() -> None:
+        async with two(gives_up, answer_whole) as (stand, second):
+            got, _nothing = await job(stand, "J", chat(stream=True))
+            assert got.status is Status.ABORT
+            assert not second.asked
             await stand.settle()
 
     run(body())

@@ -220,7 +220,7 @@ class LineAttempt(DecisionListener):
             tell = partial(self._give_up, kind, message=words, said=engine_said)
             if route is not None and is_for_the_operator(kind, engine_said, own_key=own_key):
                 self._desk.on_refused(route.name, kind)
-            if self._is_answer or not is_left_undone(kind, engine_said, own_key=own_key):
+            if judge.heard or not is_left_undone(kind, engine_said, own_key=own_key):
                 tell()
                 return
             self._leave(kind, engine_said, tell)
@@ -238,7 +238,10 @@ class LineAttempt(DecisionListener):
     def _leave(self, kind: FailureKind, said: Said, tell: Callable[[], None]) -> None:
         """Report a failure that another engine may make good: the core says what follows, and where nothing does its client is told."""
         if self._owner is not None:
+            self._abort()  # a stream that began with a refusal may go on
             self._untold, self._call, self._route = tell, None, None
+            if self.result is not None:
+                self.result.wipe()  # a refusal may come with status 200
             self._desk.driver.post(Failed(self.number, kind, Sent.NONE, *said))
 
     def on_raised(self) -> None:

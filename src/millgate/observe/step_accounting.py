@@ -120,8 +120,10 @@ class StepAccounting(StepObserver):
                 self._heard[event[0]] = HeardStream(now, now, 1)
             elif type(event) is _PROGRESS:
                 self._hear(event, now)
-            elif type(event) is _HELD_BACK:
-                self._hold_back(event[0])
+            elif type(event) is _HELD_BACK and event[0] in self._heard:
+                self._heard[event[0]] = (
+                    None  # it comes as fast as its client reads: that says nothing of its engine
+                )
         if now >= self._until:
             self._until = now + _WITHIN_S
             self._traffic.now = now
@@ -251,11 +253,6 @@ class StepAccounting(StepObserver):
             if type(decision) is _ADMIT and decision[0] == number:
                 return decision
         return None
-
-    def _hold_back(self, attempt: int) -> None:
-        """Note that a stream comes as fast as its client reads: that says nothing of its engine."""
-        if attempt in self._heard:
-            self._heard[attempt] = None
 
     def _hear(self, event: EngineProgress, now: float) -> None:
         """Note how far streams have come, and what that says of the time between their tokens."""

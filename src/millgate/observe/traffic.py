@@ -170,7 +170,10 @@ class Traffic:
             lane.ttft.add(ended.ttft_s)
             _note_begun(engine, known, ended, ended.ttft_s, now)
             if ended.output_tokens > 1 and not held_back:
-                _note_pace(lane, engine, (ended.total_s - ended.ttft_s) / (ended.output_tokens - 1), now)
+                tpot_s = (ended.total_s - ended.ttft_s) / (ended.output_tokens - 1)
+                engine.tpot.add(tpot_s)
+                engine.tpot_spread.add(now, tpot_s, 1.0)
+                lane.tpot_spread.add(now, tpot_s, 1.0)
         _note_outcome(known, ended)
         speaks = engine.cache.known or ended.cached_tokens is not None
         if speaks and ended.outcome in _WHOLE:
@@ -284,12 +287,6 @@ def _note_begun(engine: _Engine, tenant: _Tenant, ended: Ended, ttft_s: float, n
     if tenant.ttft is None:
         tenant.ttft = Sketch(_SHORTEST_S, _LONGEST_S, memory=_TENANT_MEMORY)
     tenant.ttft.add(ttft_s)
-
-
-def _note_pace(lane: _Lane, engine: _Engine, tpot_s: float, now: float) -> None:
-    engine.tpot.add(tpot_s)
-    engine.tpot_spread.add(now, tpot_s, 1.0)
-    lane.tpot_spread.add(now, tpot_s, 1.0)
 
 
 def _note_outcome(tenant: _Tenant, ended: Ended) -> None:

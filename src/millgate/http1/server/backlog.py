@@ -38,10 +38,9 @@ class Backlog:
         """Count bytes that are read and not wanted."""
         self._dropped_bytes += size_bytes
 
-    @property
-    def lingered(self) -> bool:
-        """Whether a client that has got its last answer has sent more than is read after it."""
-        return self._dropped_bytes > self._limits.linger_bytes
+    def lingered(self, *, in_body: bool) -> bool:
+        """Whether a client that has got its last answer, perhaps to a body that goes on, has sent more than is read after it."""
+        return self._dropped_bytes > (self._limits.refused_bytes if in_body else self._limits.linger_bytes)
 
     @property
     def flooded(self) -> bool:

@@ -150,7 +150,7 @@ class Connection(ExchangeConnection):
         self._backlog = Backlog(server.limits)
         self._state = OPEN
         self._slow = False
-        self._advancing = False
+        self._advancing = self._is_in_body = False
         self.wire = Wire(server.outbox)
         self.deadlines = ConnectionDeadlines(server.sweep, server.limits, self.wire)
         self.heads = server.heads
@@ -272,7 +272,7 @@ class Connection(ExchangeConnection):
         """Act on a deadline that has passed."""
         verdict = self.deadlines.judge(now, self._intake.wire_bytes)
         if verdict is TimeoutVerdict.REFUSE:
-            self._refuse(self.deadlines.complaint())
+            self._refuse(self.deadlines.complaint(), in_time=False)
         elif verdict is not TimeoutVerdict.WAIT:
             (self._close if verdict is TimeoutVerdict.CLOSE else self.abort)()
 
@@ -359,7 +359,8 @@ class Connection(ExchangeConnection):
         if self._exchange is not None and self._exchange.started:
             self._server.application.on_slow(self._exchange, self._slow)
 
-    def _refuse(self, error: Exception) -> None:
+    def _refuse(self, error: Exception, *, in_time: bool = True) -> None:
+        self._is_in_body = in_time and self._intake.phase == BODY
         self._linger(self.heads.last(self._server.refusal(error, _known_head(self._intake))))
 
     def _linger(self, answer: bytes) -> None:
@@ -374,8 +375,8 @@ class Connection(ExchangeConnection):
     def _drop(self, size_bytes: int) -> None:
         """Drop input; past the bound leave a lingering client's in the kernel, so that it can still read."""
         self._backlog.drop(size_bytes)
-        if self._state == LINGERING and self._backlog.lingered:
-            self.wire.deafen()
+        if self._state == LINGERING:
+            _linger_on(self, self._backlog, in_body=self._is_in_body and not self._slow)
         elif self._state == DEAF and self._backlog.flooded:
             self.abort()
 
@@ -389,6 +390,15 @@ class Connection(ExchangeConnection):
             self._state = CLOSING
             self.deadlines.writing()
             self.wire.close()
+
+
+def _linger_on(connection: Connection, backlog: Backlog, *, in_body: bool) -> None:
+    """Go on dropping what comes after the last answer, longer `in_body`: many clients read nothing before they have sent all of it."""
+    if backlog.lingered(in_body=in_body):
+        connection.wire.deafen()
+    elif in_body:
+        connection.wire.rest(connection.soon)
+        connection.deadlines.dropping()
 
 
 def _known_head(intake: Intake) -> RequestHead | None:

@@ -42,7 +42,7 @@ class ConnectionDeadlines:
         self._wire = wire
         self._taken_bytes = 0
         self._cut_at = math.inf  # where its only duty is to read, when it is cut
-        self._body_since = 0.0
+        self._body_since = self._parted_at = 0.0
         self.phase = HEAD  # a client that connects and sends nothing is late too
         self.until = clock.now + limits.head_s
 
@@ -72,7 +72,13 @@ class ConnectionDeadlines:
     def parting(self) -> None:
         """Wait for a client that has got its last answer."""
         self._taken_bytes = _ALL_BYTES
+        self._parted_at = self._clock.now
         self._cut_at = self.until = self._clock.now + self._limits.linger_s
+
+    def dropping(self) -> None:
+        """Wait as long as more comes of a body that is refused, and no longer than a body may take."""
+        limits, now = self._limits, self._clock.now
+        self._cut_at = self.until = min(now + limits.linger_s, self._parted_at + limits.body_s)
 
     def forgive(self, lost_s: float) -> None:
         """Give back the time in which this process stood still, to the client that waited for it."""

@@ -139,6 +139,7 @@ class Intake:
         self.head, length, stop = again
         self._repeated = self.keep_alive = True
         if (refusal := self._application.on_head(self.head)) is not None:
+            self.phase = BODY
             raise EarlyRefusalError(refusal)
         end = stop + length
         if end > len(data) or length > self._limits.body_bytes:
@@ -223,6 +224,7 @@ class Intake:
             self._end()
             return
         if refusal is not None:
+            self.phase = BODY
             raise EarlyRefusalError(refusal)
         self.share = self._share_of(head)
         self._open_body(length, chunked=chunked)

@@ -13,14 +13,13 @@ TOKEN_TEXT: Final = " tok"  # noqa: S105 - no password
 DONE: Final = b"data: [DONE]\n\n"
 
 
-ANTHROPIC_PATH: Final = b"/v1/messages"
 _ANTHROPIC_KINDS: Final = {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
 """Anthropic's words for statuses; of the others those below 500 are the request's fault."""
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None, *, path: bytes = b"") -> bytes:
     """One error in vLLM's shape, whose code repeats the status, or in Anthropic's on its `path`."""
-    if path.startswith(ANTHROPIC_PATH):
+    if path.startswith(b"/v1/messages"):
         named = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
         return msgspec.json.encode({"type": "error", "error": {"type": named, "message": message}})
     error = {"message": message, "type": kind, "param": param, "code": status}

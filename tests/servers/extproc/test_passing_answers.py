@@ -7,7 +7,7 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 
 from gateway.harness import run, until
-from servers.extproc.envoys import BUFFERED, DUPLEX, NONE, standing
+from servers.extproc.envoys import BUFFERED, DUPLEX, NONE, STREAMED, standing
 from servers.extproc.test_process import CHAT, DONE, RESPONSE, STREAM
 
 
@@ -229,5 +229,38 @@ def test_a_client_that_leaves_its_answer_is_known_to_have_left() -> None:
             talk.call.cancel()
             await until(lambda: stand.outcomes() == {"client_gone": 1})
             await until(lambda: stand.running == 0)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("mode", [BUFFERED, STREAMED, DUPLEX])
+def test_an_answer_of_envoys_own_to_a_request_that_waits_goes_to_its_client(mode: int) -> None:
+    """Its timeout was a 503 without a word: the stream was failed, as its answer came before ours."""
+
+    async def scene() -> None:
+        async with standing(max_inflight=1) as stand:
+            first, second = stand.open(), stand.open()
+            for each in (first, second):
+                await each.head(modes=(DUPLEX, mode))
+                await each.body(STREAM)
+            await until(lambda: stand.queued == 1)
+
+            assert len(await second.answer(504, [b"stream timeout"], "text/plain")) == 1
+
+            await until(lambda: stand.queued == 0)
+            assert stand.outcomes() == {"client_gone": 1}
+            assert stand.running == 1
+
+    run(scene())
+
+
+def test_an_answer_of_envoys_own_to_a_body_that_it_may_not_hold_goes_to_its_client() -> None:
+    async def scene() -> None:
+        async with standing() as stand:
+            talk = stand.open()
+            await talk.head(modes=(BUFFERED, STREAMED))
+            await talk.told()
+            assert len(await talk.answer(413, [b"Payload Too Large"], "text/plain")) == 1
+            assert (stand.running, stand.queued, stand.outcomes()) == (0, 0, {})
 
     run(scene())

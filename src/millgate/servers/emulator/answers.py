@@ -14,11 +14,10 @@ DONE: Final = b"data: [DONE]\n\n"
 
 
 _ANTHROPIC_KINDS: Final = {404: "not_found_error", 413: "request_too_large", 503: "overloaded_error"}
-"""Anthropic's words for statuses; of the others those below 500 are the request's fault."""
 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None, *, path: bytes = b"") -> bytes:
-    """One error in vLLM's shape, whose code repeats the status, or in Anthropic's on its `path`."""
+    """One error in vLLM's shape, whose code repeats the status, or in Anthropic's words on its `path`."""
     if path.startswith(b"/v1/messages"):
         named = _ANTHROPIC_KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
         return msgspec.json.encode({"type": "error", "error": {"type": named, "message": message}})

@@ -68,8 +68,7 @@ class Generation:
             self.exchange.write(error_event(self.request.surface, message))
             self.exchange.finish()
         else:
-            path = self.exchange.head.path
-            self.exchange.respond(500, JSON, error_body(500, message, "InternalServerError", path=path))
+            self.exchange.respond(*_refused(self.exchange.head, 500, message, "InternalServerError"))
 
     @property
     def prompt_tokens(self) -> int:
@@ -146,7 +145,8 @@ class EmulatorApplication:
         if method is None:
             return _refused(head, 404, "Not Found", "NotFoundError")
         if head.method != method and not (method == b"GET" and head.method == b"HEAD"):
-            return _refused(head, 405, "Method Not Allowed", "BadRequestError", (b"allow", method))
+            refused = _refused(head, 405, "Method Not Allowed", "BadRequestError")
+            return refused._replace(headers=(*JSON, (b"allow", method)))
         return None
 
     def on_request(self, exchange: Exchange, body: bytes) -> None:
@@ -253,12 +253,11 @@ class EmulatorApplication:
 
     def _generate(self, exchange: Exchange, body: bytes, surface: Surface) -> None:
         self.meters.received += 1
-        path = exchange.head.path
         limit = self._settings.max_num_queued_reqs
         if limit is not None and self._pacer.batch.waiting >= limit:
             self.meters.refused += 1
             message = f"The engine's queue is full: max_num_queued_reqs is {limit}."
-            exchange.respond(503, JSON, error_body(503, message, "Service Unavailable", path=path))
+            exchange.respond(*_refused(exchange.head, 503, message, "Service Unavailable"))
             return
         try:
             request = self._reader.read(body, surface)
@@ -266,12 +265,11 @@ class EmulatorApplication:
                 request = request._replace(answers=self._names.named(body, request))
             request, handoff = self._handoffs.of(body, request)
         except BadRequestError as error:
-            said = error_body(400, str(error), "BadRequestError", error.field, path=path)
-            exchange.respond(400, JSON, said)
+            exchange.respond(*_refused(exchange.head, 400, str(error), "BadRequestError", error.field))
             return
         trouble = self.troubles.draw(stream=request.stream)
         if trouble is Trouble.FAIL:
-            exchange.respond(500, JSON, error_body(500, FAILED, "InternalServerError", path=path))
+            exchange.respond(*_refused(exchange.head, 500, FAILED, "InternalServerError"))
             return
         text = _TEXTS[surface](request, next(self._numbers), self._created)
         generation = self._open[exchange] = Generation(exchange, request, text, trouble, handoff)
@@ -360,10 +358,10 @@ class EmulatorApplication:
 
 
 def _refused(
-    head: RequestHead | None, status: int, message: str, kind: str, *more: tuple[bytes, bytes]
+    head: RequestHead | None, status: int, message: str, kind: str, param: str | None = None
 ) -> RefusedRequest:
     path = b"" if head is None else head.path
-    return RefusedRequest(status, (*JSON, *more), error_body(status, message, kind, path=path))
+    return RefusedRequest(status, JSON, error_body(status, message, kind, param, path=path))
 
 
 _TEXTS: Final[Mapping[Surface, type[Text]]] = {

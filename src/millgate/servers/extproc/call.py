@@ -7,6 +7,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import HttpBody, Processin
 
 from millgate.core.words import FailureKind
 from millgate.dialects.contract import Dialect, Usage
+from millgate.dialects.openai import OPENAI
 from millgate.dialects.refusals import RefusalAnswer
 from millgate.http1.client import AnswerHead
 from millgate.http1.server.budget import Share
@@ -116,12 +117,12 @@ class AnswerWatch:
     `mode` is how Envoy sends its body; None where Envoy has not said, and the head of an answer will tell that it does.
     """
 
-    def __init__(self, outlet: Outlet, watcher: Watcher, mode: int | None) -> None:
+    def __init__(self, outlet: Outlet, watcher: Watcher | None, mode: int | None) -> None:
         self._outlet = outlet
-        self._watcher: Watcher | None = watcher
+        self._watcher = watcher
         self._mode = mode
         self._sees = mode is not None and mode != messages.NO_BODY
-        self._judge = AnswerJudge(watcher.dialect)
+        self._judge = AnswerJudge(OPENAI if watcher is None else watcher.dialect)
         self._heard, self._replaced, self._status = False, False, 0
 
     def feed(self, kind: str | None, message: ProcessingRequest) -> None:
@@ -191,6 +192,8 @@ class AnswerWatch:
 
 MOST_OWN_ANSWER_BYTES: Final = 3_000_000
 """Most of an answer that we fetch ourselves, such as the list of models: a message to Envoy holds 4 MB."""
+_NOT_OURS: Final = "no engine is among the endpoints that may be chosen"
+_NO_ROOM: Final = "too many request bodies are being held; try again soon"
 _TOO_LONG: Final = "the body is limited to {} bytes"
 _UNREADABLE_MODE: Final = (
     "the external processor cannot work in this request_body_mode: use FULL_DUPLEX_STREAMED"
@@ -296,18 +299,24 @@ class ProcessCall:
             self._take_trailers()
         elif self._watch is not None:
             self._watch.feed(kind, message)
-        else:
+        elif self._exchange is None or self._answered:
             self._outlet.fail("an answer before its request")
+        else:  # Envoy's own, such as to a request that has waited too long for it
+            self._leave()
+            self._watch = AnswerWatch(self._outlet, None, self._modes.answer)
+            self._watch.feed(kind, message)
 
     def closed(self) -> None:
         """The stream is over: Envoy has closed or reset it, or is gone."""
-        exchange = self._exchange
-        if exchange is not None:
-            exchange.gone = True
-            if self._asked and not self._answered:
-                self._desk.application.on_gone(exchange)
+        self._leave()
         if self._watch is not None:
             self._watch.closed()
+
+    def _leave(self) -> None:
+        if self._exchange is not None:
+            self._exchange.gone = True
+            if self._asked and not self._answered:
+                self._desk.application.on_gone(self._exchange)
         self._answered = True
         self.release()
 
@@ -362,9 +371,7 @@ class ProcessCall:
         if self._size > self._most_bytes:
             self._refuse(self._too_long())
         elif self._share is not None and not self._share.reserve(len(part)):
-            self._refuse(
-                self.complain(503, "overloaded", "too many request bodies are being held; try again soon")
-            )
+            self._refuse(self.complain(503, "overloaded", _NO_ROOM))
         else:
             self._reserved_bytes += len(part)
             # What Envoy has buffered is the whole body, but its end only where no trailers follow.
@@ -404,11 +411,7 @@ class ProcessCall:
             return True
         engine = self._desk.engine_of(self._subset)
         if engine is None:
-            self._refuse(
-                self.complain(
-                    503, "no_healthy_upstream", "no engine is among the endpoints that may be chosen"
-                )
-            )
+            self._refuse(self.complain(503, "no_healthy_upstream", _NOT_OURS))
             return False
         exchange.confined_to = engine or None
         return True

@@ -2,10 +2,10 @@
 
 from core.governor.asking import ask, gate_of
 from millgate.core.decisions import Ended
-from millgate.core.events import EngineProgress, Finished, FirstToken, Growth, HeldBack, Released
+from millgate.core.events import EngineProgress, Failed, Finished, FirstToken, Growth, HeldBack, Released
 from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings, LimitSettings
-from millgate.core.words import Outcome
+from millgate.core.words import FailureKind, Outcome, Sent
 
 _LANE = LaneSettings("lane", deadline_s=60.0, ttft_slo_s=10.0, tpot_slo_s=0.05)
 
@@ -56,3 +56,21 @@ def test_how_long_a_slow_client_has_its_stream_is_learned() -> None:
 def test_a_client_that_has_left_holds_nothing_back() -> None:
     gate = gate_of(_LANE)
     assert gate.handle(HeldBack(7), 0.0) == ()
+
+
+def test_what_breaks_off_because_its_client_did_not_read_lowers_no_limit() -> None:
+    """A proxy before the engine had given up on a reader that stood still."""
+    engine = EngineSettings("engine", 16, limit=LimitSettings("aimd", tpot_slo_s=0.05))
+    limits = []
+    for told in (False, True):
+        gate = gate_of(_LANE, engine=engine)
+        for attempt in range(1, 5):
+            ask(gate, attempt)
+            gate.handle(FirstToken(attempt), 0.5)
+            if told:
+                gate.handle(HeldBack(attempt), 1.0)
+            gate.handle(Failed(attempt, FailureKind.BROKEN, Sent.BYTES), 20.0)
+            gate.handle(Released(attempt), 20.0)
+        gate.handle(EngineProgress("engine", ()), 40.0)
+        limits.append(gate.snapshot(40.0).engines[0].limit)
+    assert limits[0] < limits[1] == 16

@@ -155,10 +155,8 @@ def _learn_length(output_length: OutputLength, request: Request, output_tokens: 
     arrival = request.arrival
     each_tokens = -(-output_tokens // arrival.answers)
     output_length.erred(request.output_tokens / arrival.answers, each_tokens)
-    lane = request.lane.settings.name
-    output_length.learn(
-        arrival.model, arrival.tenant, lane, arrival.max_tokens, request.prompt_tokens, each_tokens
-    )
+    lane, prompt_tokens = request.lane.settings.name, request.prompt_tokens
+    output_length.learn(arrival.model, arrival.tenant, lane, arrival.max_tokens, prompt_tokens, each_tokens)
 
 
 def _in_time(attempt: Attempt, engine: Engine, output_tokens: int, now: float) -> bool:
@@ -201,7 +199,8 @@ def failed(knowledge: Knowledge, attempt: Attempt, event: Failed, now: float) ->
         return _declined(knowledge, attempt, now)
     if event.kind is FailureKind.TIMEOUT and event.sent is not Sent.NONE and _is_unread(attempt):
         engine.silence.let_run_out(permit.sent_at, now)
-    if engine.signal is not None and event.kind in _OVERLOADED and attempt.lost_reader is None:
+    excused = attempt.lost_reader is not None or permit.is_held_back
+    if engine.signal is not None and event.kind in _OVERLOADED and not excused:
         engine.signal.failed()
     if again is None:
         if event.kind in UNREAD and not attempt.output_seen:

@@ -77,7 +77,7 @@ class UpstreamCall:
         self.receiver = receiver
         self.head_only = head_only
         self.deadline = math.inf
-        self.paused = False
+        self.paused = self._held_back = False
         self.sent = Sent.NONE
         self.connection: UpstreamConnection | None = None
         self._may_retry = may_retry
@@ -122,7 +122,7 @@ class UpstreamCall:
         """Stop reading the answer until `resume`; the engine is held back by TCP."""
         if self._done or self.paused:
             return
-        self.paused = True
+        self.paused = self._held_back = True
         if self.connection is not None:
             self.connection.pause()
 
@@ -186,12 +186,12 @@ class UpstreamCall:
                 self.raised(receiver, error)
 
     def fail(self, kind: FailureKind, detail: str) -> None:
-        """Tell the receiver that there will be no whole answer."""
+        """Tell the receiver that there will be no whole answer; to cut off one that we did not read is no fault of the engine."""
         if not self._done:
             receiver = self._close()
             self._good_status = 0
             try:
-                if self._ear is not None:
+                if self._ear is not None and not (self._held_back and kind is FailureKind.BROKEN):
                     self._ear.failed(kind, self._heard_before, detail)
                 receiver.on_failed(kind, self.sent, detail)
             except Exception as error:  # noqa: BLE001 - as in `end`

@@ -25,10 +25,9 @@ class ServerLimits:
     `body_rate` adds a second to `body_s` for every so many bytes that have come, as Apache's MinRate does; a link
     of 128 kbit/s passes.
     `idle_s` is nginx's keepalive_timeout. `kept_pipelined_bytes` is read while a request is being answered;
-    beyond it the connection is cut. Of a refused body `refused_bytes` are read and dropped: many clients read no answer
-    before they have sent all of it. `write_high_bytes` unsent bytes make a client slow, `write_low_bytes` make it
-    quick again; `unsent_bytes` is TCP_NOTSENT_LOWAT. `connections` None means as many as there are
-    descriptors for.
+    beyond it the connection is cut. Of a refused body `refused_bytes` are read: many clients send all of it before they read.
+    `write_high_bytes` unsent bytes make a client slow, `write_low_bytes` make it quick again; `unsent_bytes` is TCP_NOTSENT_LOWAT.
+    `connections` None means as many as there are descriptors for.
     """
 
     header_bytes: int = 64 * KIB

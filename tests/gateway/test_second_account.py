@@ -329,51 +329,6 @@ def test_a_stream_that_begins_with_an_overload_is_begun_by_another_account(
     run(body())
 
 
-OPENINGS = {
-    MESSAGES: b'event: message_start\ndata: {"type":"message_start","message":{"id":"x"}}\n\n',
-    b"/v1/responses": b'event: response.created\ndata: {"type":"response.created","response":{"id":"x"}}\n\n'
-    b'event: response.in_progress\ndata: {"type":"response.in_progress","response":{"id":"x"}}\n\n',
-}
-
-
-@pytest.mark.parametrize(
-    ("path", "refusal", "status"),
-    [
-        (MESSAGES, b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error"}}\n\n', 529),
-        (
-            b"/v1/responses",
-            (
-                b'event: response.failed\ndata: {"type":"response.failed","response":{"id":"x","status":"failed",'
-                b'"error":{"code":"rate_limit_exceeded","message":"The request queue is full."}}}\n\n'
-            ),
-            429,
-        ),
-    ],
-)
-@pytest.mark.parametrize("pause_s", [0.0, 0.05])
-def test_a_stream_that_is_opened_before_its_refusal_is_refused_by_a_status(
-    path: bytes, refusal: bytes, status: int, pause_s: float
-) -> None:
-    """SGLang opens each stream before it looks at its queue: the client got half an answer, or none, as the reads fell."""
-
-    async def refuses(asked: Asked) -> None:
-        asked.open_stream()
-        asked.send(OPENINGS[path])
-        await asyncio.sleep(pause_s)
-        asked.send(refusal)
-        asked.end_stream()
-
-    async def body() -> None:
-        async with two(refuses, refuses) as (stand, _):
-            ask = ASK if path == MESSAGES else b'{"model":"m","input":"hi"}'
-            got = await stand.ask(ask.replace(b"{", b'{"stream":true,', 1), path)
-            assert (got.status, got.whole) == (status, True)
-            assert b"event" not in got.body
-            await stand.settle()
-
-    run(body())
-
-
 def test_a_stream_that_has_begun_goes_to_no_other_account() -> None:
     """Its client may have heard the first event, and the engine has worked for it."""
 

@@ -207,7 +207,7 @@ class AnswerJudge:
                 return
             if event.done and not self.heard and payload(piece) == DONE:
                 continue  # it breaks off like an empty one
-            self.heard = self.heard or not event.silent
+            self.heard = self.heard or not (event.silent or event.opening)
             if event.content:
                 self.events += 1
             if event.usage is not None:

@@ -26,6 +26,7 @@ from lab.experiments.storm import RETRY_STORM
 from lab.experiments.tails import HEAVY_TAIL
 from lab.experiments.telemetry import ABORT_LAG, TELEMETRY_DELAY
 from lab.experiments.tight_slos import TIGHT_SLOS
+from lab.experiments.whole_answers import WHOLE_ANSWERS
 from millgate.sim.experiments.contract import Experiment, Measured
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
@@ -37,6 +38,7 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
             HINT_QUALITY,
             HINTS,
             HEAVY_TAIL,
+            WHOLE_ANSWERS,
             TELEMETRY_DELAY,
             ABORT_LAG,
             SIZING,

@@ -1,7 +1,11 @@
 """Prompts of whole answers: no event says when an engine has read one."""
 
+import pytest
+
 from core.world import governor, steady_prior
-from millgate.core.events import Arrived, Finished, Released, Tick
+from millgate.core.decisions import Admit, Decision, Queue
+from millgate.core.events import Arrived, ClientGone, Finished, Released, Tick
+from millgate.core.governor import Governor
 from millgate.core.settings import EngineSettings, LaneSettings
 
 
@@ -22,3 +26,61 @@ def test_a_prompt_that_had_to_wait_for_its_turn_is_believed_to_be_read_once() ->
 
     assert gate.snapshot(30.0).engines[0].running == 1
     assert service.has_read(0) - read == 1_000
+
+
+def test_recordings_whose_answers_tell_no_tokens_teach_how_soon_they_are_heard() -> None:
+    """A whisper server tells no usage: nothing was ever learned of it, and of four at once two were refused as too late."""
+    engine = EngineSettings("engine", 16, prefill_tokens=16_384)
+    gate = governor(LaneSettings("lane", ttft_slo_s=10.0, deadline_s=10.0), engines=(engine,))
+
+    def hear(attempt: int, now: float) -> Decision:
+        recording = Arrived(attempt, fixed_tokens=78_125, stream=False, fingerprint=lambda: attempt)
+        return gate.handle(recording, now)[0]
+
+    for attempt in range(1, 30):
+        hear(attempt, float(attempt))
+        gate.handle(Finished(attempt), attempt + 0.4)
+        gate.handle(Released(attempt), attempt + 0.4)
+
+    admitted, *waiting = [hear(attempt, 31.0) for attempt in range(31, 35)]
+    assert isinstance(admitted, Admit)
+    assert admitted.expected_ttft_s < 1.0
+    assert [isinstance(each, Queue) and each.expected_wait_s < 3.0 for each in waiting] == [True] * 3
+
+
+def ask_whole(gate: Governor, attempt: int, now: float, prompt_tokens: int = 4_000) -> Decision:
+    asked = Arrived(attempt, fixed_tokens=prompt_tokens, stream=False, fingerprint=lambda: attempt)
+    return gate.handle(asked, now)[0]
+
+
+def test_an_engine_that_never_streams_is_known_by_how_long_its_answers_take() -> None:
+    """The meter let prompts in at the speed believed before: all ran at once, none was over in time, and all users left."""
+    lane, engine = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0), EngineSettings("engine", 64)
+    gate = governor(lane, engines=(engine,))
+    believed = engine.prior
+    for attempt in range(1, 400):
+        now, prompt_tokens, output_tokens = 60.0 * attempt, 1_000 * (attempt % 7 + 1), 20 * (attempt % 5 + 1)
+        reading_s = believed.ttft_base_s + 3.0 * believed.ttft_per_token_s * prompt_tokens
+        took_s = reading_s + 2.0 * believed.tpot_base_s * (output_tokens - 1)
+        ask_whole(gate, attempt, now, prompt_tokens)
+        gate.handle(Finished(attempt, prompt_tokens, output_tokens), now + took_s)
+        gate.handle(Released(attempt), now + took_s)
+
+    known = gate._knowledge.engines.by_name["engine"]
+    assert known.reading.per_token_s == pytest.approx(3.0 * believed.ttft_per_token_s, rel=0.2)
+    assert known.service.tpot_s(1) == pytest.approx(2.0 * believed.tpot_base_s, rel=0.2)
+
+
+def test_users_who_leave_before_any_answer_is_whole_tell_that_the_engine_is_slow() -> None:
+    gate = governor(
+        LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0), engines=(EngineSettings("engine", 64),)
+    )
+    service = gate._knowledge.engines.by_name["engine"].service
+    believed_s = service.service_s(4_000, 100, 1)
+    for attempt in range(1, 40):
+        now = 60.0 * attempt
+        ask_whole(gate, attempt, now)
+        gate.handle(ClientGone(attempt), now + 5.0 * believed_s)
+        gate.handle(Released(attempt), now + 5.0 * believed_s)
+
+    assert service.service_s(4_000, 100, 1) > 2.0 * believed_s

@@ -32,7 +32,7 @@ from millgate.core.limits.gate import is_only_read, is_seen_beginning, is_seen_r
 from millgate.core.sizing.output_length import OutputLength
 from millgate.core.slo import answered_in_time, streamed_in_time
 from millgate.core.state.attempt import Attempt, Request
-from millgate.core.state.engine import Engine, Permit
+from millgate.core.state.engine import Engine, Permit, learn_unseen
 from millgate.core.state.lane import Totals
 from millgate.core.state.leg import has_taken_over
 from millgate.core.tickets.appointment import Appointment
@@ -92,23 +92,21 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
     elif measured > 0:
         totals.answered()
         engine.service.answered()
-        mostly_read = _learn_unseen(engines, attempt, prompt_tokens - cached_tokens, output_tokens, now)
+        is_learned = _learn_unseen(engines, attempt, prompt_tokens - cached_tokens, output_tokens, now)
         _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
-        _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream or mostly_read, now=now)
+        _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream or is_learned, now=now)
         engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
+    elif event.output_tokens is None and not request.arrival.stream:
+        _learn_unseen(engines, attempt, prompt_tokens - cached_tokens, output_tokens, now)
     permit.answered(output_tokens)
     request.queue.order.settle(request, prompt_tokens, output_tokens)
     if engine.provider is not None:
         engine.provider.answered(permit.attempt, event.prompt_tokens, cached_tokens, permit.output_seen, now)
     if request.marks and not attempt.is_apart:
+        held, number = attempt.cached_tokens, engine.number
         found = engines.prefixes.answered(
-            engine.number,
-            request.marks,
-            attempt.cached_tokens,
-            prompt_tokens,
-            output_tokens,
-            event.cached_tokens,
+            number, request.marks, held, prompt_tokens, output_tokens, event.cached_tokens
         )
         if found is not None:
             engines.working_sets.found(found)
@@ -127,13 +125,8 @@ def _learn_reading(engines: Engines, totals: Totals, attempt: Attempt, now: floa
     engines.routes.pool_of(engine).capacity_forecast.answered(engines.running())
 
 
-def _learn_unseen(
-    engines: Engines, attempt: Attempt, prompt_tokens: int, output_tokens: int, now: float
-) -> bool:
-    """Learn of the reading from a whole answer whose first token was not seen; return whether it took the most of the time.
-
-    Then what took longer than foreseen was reading. Else all that is known of it is that it took no longer than the answer.
-    """
+def _learn_unseen(engines: Engines, attempt: Attempt, unread: int, output_tokens: int, now: float) -> bool:
+    """Learn from an answer whose first token was not seen; return whether its pace is learned as well, as of a whole one."""
     permit, engine = permit_of(attempt)
     is_whole = not attempt.request.arrival.stream
     if permit.first_token_at is not None or attempt.is_apart:
@@ -141,14 +134,9 @@ def _learn_unseen(
     if is_whole and is_seen_read(attempt.request.arrival):
         first_token(engines, attempt, now)
         return False
-    service = engine.service
-    tokens, took_s = max(0, prompt_tokens) + permit.prefill_ahead, now - permit.sent_at
-    ttft_s = service.ttft_s(tokens)
-    decode_s = (output_tokens / permit.answers - 1.0) * service.tpot_s(engine.gate.streams)
-    mostly_read = is_whole and ttft_s >= decode_s
-    if permit.is_timed and (mostly_read or took_s < ttft_s):
-        service.learn_ttft(tokens, took_s if took_s < ttft_s else max(ttft_s, took_s - decode_s))
-    return mostly_read
+    if permit.is_timed:
+        learn_unseen(engine, permit, unread, output_tokens, now, is_whole=is_whole)
+    return is_whole
 
 
 def _learn_length(output_length: OutputLength, request: Request, output_tokens: int) -> None:
@@ -245,12 +233,20 @@ def client_gone(
         leave_queue(attempts, allowances, attempt, now)
         return _account(attempt, Outcome.CLIENT_GONE, now, stage)
     _foresee_unseen(attempt, now)
+    _learn_overdue(attempts.engines, attempt, now)
     ended = _end(attempts.engines, totals, attempt, Outcome.CLIENT_GONE, now, stage)
     _begin_departure(attempts, attempt, now)
     if attempt.reading is not None:
         legs.part_with(attempts.engines, attempt, now)
         attempt.was_read()
     return ended
+
+
+def _learn_overdue(engines: Engines, attempt: Attempt, now: float) -> None:
+    """Learn of a whole answer that took longer than foreseen, until its client left: where all leave none else would teach."""
+    permit, engine = permit_of(attempt)
+    if not attempt.request.arrival.stream and now - permit.sent_at > engine.foreseen_s(permit):
+        _learn_unseen(engines, attempt, attempt.unread_tokens, attempt.request.output_tokens, now)
 
 
 def _foresee_unseen(attempt: Attempt, now: float) -> None:

@@ -455,6 +455,26 @@ def usual_kv_tokens(engine: Engine) -> float:
     return engine.drain.usual_kv_tokens or engine.work_prompt.mean + engine.work_output.mean
 
 
+def learn_unseen(
+    engine: Engine, permit: Permit, unread_tokens: int, output_tokens: float, now: float, *, is_whole: bool
+) -> None:
+    """Learn how fast it reads, and writes whole answers, from one of so many tokens of which no first token was seen.
+
+    Reading and writing get of its time what they were foreseen to take of it. Over answers of unlike lengths that finds the
+    speed of each (Richardson 1972; Shepp and Vardi 1982). Of a stream all that is known is that reading took no longer.
+    """
+    service, streams = engine.service, engine.gate.streams
+    tokens, took_s = max(0, unread_tokens) + permit.prefill_ahead, now - permit.sent_at
+    ttft_s, tpot_s = service.ttft_s(tokens), service.tpot_s(streams)
+    decode_s = tpot_s * max(0.0, output_tokens / permit.answers - 1.0) if is_whole else 0.0
+    share = took_s / max(LEAST_WORK_S, ttft_s + decode_s)
+    if is_whole or share < 1.0:
+        service.learn_ttft(tokens, ttft_s * share)
+        engine.reading.read_unseen(tokens, service.reading_s(tokens))
+    if decode_s > ttft_s:  # the pace of a few tokens is not told by what is mostly reading
+        service.learn_tpot(streams, tpot_s * share)
+
+
 def ends_but_for_memory(engine: Engine, permit: Permit) -> int:
     """End the permit of a prompt that was read for another engine; return the KV tokens that this one keeps."""
     permit.released()

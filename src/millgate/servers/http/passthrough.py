@@ -296,7 +296,7 @@ def _send(
     reading: HeadReading, body: bytes, engine: EngineRoute, request: LightRequest, *, streams: bool
 ) -> Call:
     head = request.exchange.head
-    receiver = StreamAnswer(request, strip_usage=False) if streams else WholeAnswer(request)
+    receiver = StreamAnswer(request, strip_usage=False, is_kept=True) if streams else WholeAnswer(request)
     headers = reading.onward(head, engine, request.request_id)
     if head.method != b"POST":
         body = b""  # an engine that expects none would take it for the next request on its connection

@@ -68,10 +68,13 @@ class StreamAnswer:
 
     `events` counts the events with content so far: the output tokens, as far as they are known before the usage.
     With `strip_usage` the event that exists only because we asked for usage is taken out again, and the nulls before it. `alone` says that the
-    request has one answer: then an event that says that one goes on has no other in it, which may end.
+    request has one answer: then an event that says that one goes on has no other in it, which may end. One that `is_kept`
+    was accepted long ago: even its opening is passed on at once.
     """
 
-    def __init__(self, owner: AnswerOwner, *, strip_usage: bool, alone: bool = True) -> None:
+    def __init__(
+        self, owner: AnswerOwner, *, strip_usage: bool, alone: bool = True, is_kept: bool = False
+    ) -> None:
         self._owner = owner
         self._exchange = owner.exchange
         self._write = owner.exchange.write
@@ -80,7 +83,7 @@ class StreamAnswer:
         self._strip_usage = strip_usage
         # What stands for no usage in the events that are taken apart, the first ones among them.
         self._no_usage = b""
-        self._alone = alone
+        self._alone, self._is_kept = alone, is_kept
         self._ending = _NO_ENDING
         self._splitter = Splitter()
         self._head: AnswerHead | None = None
@@ -201,7 +204,7 @@ class StreamAnswer:
                 shown = piece if payload(piece) else self._dialect.as_event(event.error.body)
                 self._engine_error(event.error, b"".join(onward), shown)
                 return False
-            self._heard = self._heard or not (event.silent or event.opening)
+            self._heard = self._heard or not (event.silent or (event.opening and not self._is_kept))
             self._note(event)
             if self._strip_usage:
                 self._no_usage = self._no_usage or _null_in(piece)

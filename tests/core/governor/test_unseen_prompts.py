@@ -84,3 +84,17 @@ def test_users_who_leave_before_any_answer_is_whole_tell_that_the_engine_is_slow
         gate.handle(Released(attempt), now + 5.0 * believed_s)
 
     assert service.service_s(4_000, 100, 1) > 2.0 * believed_s
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_engine_that_was_slow_with_long_prompts_is_asked_again(leaves: bool) -> None:
+    """All of the time that it hung would be reading: each prompt would be refused as too late, and none could tell that it is well."""
+    lane = LaneSettings("lane", ttft_slo_s=10.0, deadline_s=10.0)
+    gate = governor(lane, engines=(EngineSettings("engine", 64, prefill_tokens=16_384),))
+    for attempt in range(1, 200):
+        now = 31.0 * (attempt // 8)
+        if isinstance(ask_whole(gate, attempt, now, 12_000), Admit):
+            gate.handle(ClientGone(attempt) if leaves else Finished(attempt, 12_000, 100), now + 30.0)
+            gate.handle(Released(attempt), now + 30.5)
+
+    assert isinstance(ask_whole(gate, 200, 2_000.0, 12_000), Admit)

@@ -46,6 +46,8 @@ _OVERLOADED: Final[tuple[FailureKind, ...]] = (FailureKind.REFUSED, FailureKind.
 _JUDGED: Final[tuple[Outcome, ...]] = (Outcome.GOOD, Outcome.LATE, Outcome.ENGINE_FAILED)
 # A client that hangs up after this share of the deadline was tired of waiting (design section 4, step 3).
 _TIRED_SHARE: Final = 0.1
+# Of its lane's deadline, for what was only guessed: with all of it an idle engine would be asked no more.
+_UNSEEN_SHARE: Final = 0.5
 
 
 def first_token(engines: Engines, attempt: Attempt, at: float) -> None:
@@ -135,7 +137,8 @@ def _learn_unseen(engines: Engines, attempt: Attempt, unread: int, output_tokens
         first_token(engines, attempt, now)
         return False
     if permit.is_timed:
-        learn_unseen(engine, permit, unread, output_tokens, now, is_whole=is_whole)
+        most_s = _UNSEEN_SHARE * attempt.request.lane.settings.deadline_s if is_whole else 0.0
+        learn_unseen(engine, permit, unread, output_tokens, now, most_s)
     return is_whole
 
 
@@ -245,7 +248,9 @@ def client_gone(
 def _learn_overdue(engines: Engines, attempt: Attempt, now: float) -> None:
     """Learn of a whole answer that took longer than foreseen, until its client left: where all leave none else would teach."""
     permit, engine = permit_of(attempt)
-    if not attempt.request.arrival.stream and now - permit.sent_at > engine.foreseen_s(permit):
+    arrival = attempt.request.arrival
+    is_unseen = not (arrival.stream or is_seen_read(arrival))
+    if is_unseen and now - permit.sent_at > engine.foreseen_s(permit):
         _learn_unseen(engines, attempt, attempt.unread_tokens, attempt.request.output_tokens, now)
 
 

@@ -456,20 +456,21 @@ def usual_kv_tokens(engine: Engine) -> float:
 
 
 def learn_unseen(
-    engine: Engine, permit: Permit, unread_tokens: int, output_tokens: float, now: float, *, is_whole: bool
+    engine: Engine, permit: Permit, unread_tokens: int, output_tokens: float, now: float, most_s: float
 ) -> None:
     """Learn how fast it reads, and writes whole answers, from one of so many tokens of which no first token was seen.
 
     Reading and writing get of its time what they were foreseen to take of it. Over answers of unlike lengths that finds the
-    speed of each (Richardson 1972; Shepp and Vardi 1982). Of a stream all that is known is that reading took no longer.
+    speed of each (Richardson 1972; Shepp and Vardi 1982). None teaches a reading longer than `most_s`, in which an idle engine
+    is still tried. That is 0 for a stream, of which all that is known is that reading took no longer.
     """
     service, streams = engine.service, engine.gate.streams
     tokens, took_s = max(0, unread_tokens) + permit.prefill_ahead, now - permit.sent_at
     ttft_s, tpot_s = service.ttft_s(tokens), service.tpot_s(streams)
-    decode_s = tpot_s * max(0.0, output_tokens / permit.answers - 1.0) if is_whole else 0.0
+    decode_s = tpot_s * max(0.0, output_tokens / permit.answers - 1.0) if most_s else 0.0
     share = took_s / max(LEAST_WORK_S, ttft_s + decode_s)
-    if is_whole or share < 1.0:
-        service.learn_ttft(tokens, ttft_s * share)
+    if most_s or share < 1.0:
+        service.learn_ttft(tokens, min(ttft_s * share, max(ttft_s, most_s)))
         engine.reading.read_unseen(tokens, service.reading_s(tokens))
     if decode_s > ttft_s:  # the pace of a few tokens is not told by what is mostly reading
         service.learn_tpot(streams, tpot_s * share)

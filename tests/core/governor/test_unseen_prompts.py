@@ -97,4 +97,22 @@ def test_an_engine_that_was_slow_with_long_prompts_is_asked_again(leaves: bool) 
             gate.handle(ClientGone(attempt) if leaves else Finished(attempt, 12_000, 100), now + 30.0)
             gate.handle(Released(attempt), now + 30.5)
 
-    assert isinstance(ask_whole(gate, 200, 2_000.0, 12_000), Admit)
+    for attempt in range(200, 204):
+        now = 10.0 * attempt
+        assert isinstance(ask_whole(gate, attempt, now, 12_000), Admit)
+        gate.handle(Finished(attempt, 12_000, 100), now + 1.0)
+        gate.handle(Released(attempt), now + 1.0)
+
+
+def test_who_leaves_embeddings_late_says_nothing_of_how_fast_they_are_read() -> None:
+    """Their answer would be the first token, and none came."""
+    lane, engine = LaneSettings("lane", ttft_slo_s=60.0, deadline_s=60.0), EngineSettings("engine", 64)
+    gate = governor(lane, engines=(engine,))
+    service = gate._knowledge.engines.by_name["engine"].service
+    believed_s = service.ttft_s(4_000)
+    gate.handle(Arrived(1, fixed_tokens=4_000, max_tokens=0, stream=False), 0.0)
+
+    gate.handle(ClientGone(1), 40.0)
+
+    assert service.ttft_s(4_000) == believed_s
+    assert not service.has_read(0)

@@ -303,12 +303,12 @@ class PromptReading:
         busy_s = now - self._read_at
         if self._from_rest:
             busy_s = max(0.0, busy_s - base_s)
-        self.read_unseen(prompt_tokens, busy_s)
+        self.took(prompt_tokens, busy_s)
         self._from_rest = False
         self._read_at = now
 
-    def read_unseen(self, prompt_tokens: float, reading_s: float) -> None:
-        """Learn that so many tokens are believed to have been read in this time."""
+    def took(self, prompt_tokens: float, reading_s: float) -> None:
+        """Learn that so many tokens took so long to read, as far as is known."""
         fade = 1.0 - 1.0 / MEMORY
         self._tokens = self._tokens * fade + prompt_tokens
         self._time_s = self._time_s * fade + reading_s

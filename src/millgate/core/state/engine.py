@@ -471,7 +471,7 @@ def learn_unseen(
     share = took_s / max(LEAST_WORK_S, ttft_s + decode_s)
     if most_s or share < 1.0:
         service.learn_ttft(tokens, min(ttft_s * share, max(ttft_s, most_s)))
-        engine.reading.read_unseen(tokens, service.reading_s(tokens))
+        engine.reading.took(tokens, service.reading_s(tokens))
     if decode_s > ttft_s:  # the pace of a few tokens is not told by what is mostly reading
         service.learn_tpot(streams, tpot_s * share)
 

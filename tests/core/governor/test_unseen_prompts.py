@@ -4,9 +4,9 @@ import pytest
 
 from core.world import governor, steady_prior
 from millgate.core.decisions import Admit, Decision, Queue
-from millgate.core.events import Arrived, ClientGone, Finished, Released, Tick
+from millgate.core.events import Arrived, ClientGone, Finished, FirstToken, Released, Tick
 from millgate.core.governor import Governor
-from millgate.core.settings import EngineSettings, LaneSettings
+from millgate.core.settings import EngineSettings, LaneSettings, ServicePrior
 
 
 def test_a_prompt_that_had_to_wait_for_its_turn_is_believed_to_be_read_once() -> None:
@@ -116,3 +116,24 @@ def test_who_leaves_embeddings_late_says_nothing_of_how_fast_they_are_read() -> 
 
     assert service.ttft_s(4_000) == believed_s
     assert not service.has_read(0)
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_whole_answers_wait_for_no_reading_that_is_only_guessed(*, seen: bool) -> None:
+    """One at a time would never show that two are read at once: the engine stood idle beside those who waited."""
+    lane = LaneSettings("lane", ttft_slo_s=10.0, deadline_s=10.0, order="short_first")
+    engine = EngineSettings("engine", 16, prefill_tokens=16_384, prior=ServicePrior(0.0, 4e-4, 0.01, 0.0))
+    gate = governor(lane, engines=(engine,))
+    for attempt in range(1, 11):
+        now = 10.0 * attempt
+        gate.handle(Arrived(attempt, fixed_tokens=4_000, max_tokens=40, stream=seen), now)
+        if seen:
+            gate.handle(FirstToken(attempt), now + 1.6)
+        gate.handle(Finished(attempt, 4_000, 40), now + 2.0)
+        gate.handle(Released(attempt), now + 2.0)
+    decisions = [type(ask_whole(gate, attempt, 200.0)) for attempt in (50, 51, 52)]
+    assert decisions == ([Admit, Queue, Queue] if seen else [Admit, Admit, Admit])
+    gate.handle(Arrived(53, fixed_tokens=4_000, max_tokens=40), 200.0)
+    assert gate.snapshot(200.0).engines[0].running == (1 if seen else 3), (
+        "a stream waits for the readings of others"
+    )

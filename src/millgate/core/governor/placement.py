@@ -471,12 +471,16 @@ def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | 
 
 
 def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
-    """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may."""
+    """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may.
+
+    So may a whole answer where readings are only guessed: one at a time would never show that a guess is too slow.
+    """
     gate, lane = engine.gate, request.lane.settings
     if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
         return True
     reading_s = engine.service.reading_s(gate.prefill_tokens + unread)
-    return reading_s <= _READING_SHARE * lane.deadline_s
+    is_untold = engine.reading.is_guessed and not request.arrival.stream
+    return is_untold or reading_s <= _READING_SHARE * lane.deadline_s
 
 
 def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> bool:

@@ -21,7 +21,7 @@ from math import sqrt
 from typing import Final
 
 from millgate.core.events import PromptShape
-from millgate.core.measure import ALIKE, MEMORY, UPPER_Z, Ewma, LearnedLine
+from millgate.core.measure import ALIKE, ENOUGH, MEMORY, UPPER_Z, Ewma, LearnedLine
 from millgate.core.settings import ServicePrior
 from millgate.core.sizing import MOST_NAMES, USUAL_PROMPT_TOKENS
 from millgate.core.sizing.output_length import EstimateError
@@ -277,7 +277,7 @@ class PromptReading:
     """
 
     def __init__(self, per_token_s: float, now: float) -> None:
-        self._tokens = float(USUAL_PROMPT_TOKENS)
+        self._tokens, self._seen_tokens = float(USUAL_PROMPT_TOKENS), 0.0
         self._time_s = USUAL_PROMPT_TOKENS * per_token_s
         self._read_at = now
         self._from_rest = True
@@ -293,6 +293,11 @@ class PromptReading:
         """How much longer than predicted a first token takes nine times in ten, as a share of the prediction."""
         return UPPER_Z * self._error.deviation
 
+    @property
+    def is_guessed(self) -> bool:
+        """Whether of hardly any prompt that it remembers it was seen when it had been read."""
+        return ENOUGH * self._seen_tokens < self._tokens
+
     def began(self, now: float) -> None:
         """There is something to read again; an engine that has read its last prompt just now goes on."""
         self._from_rest = now > self._read_at
@@ -304,12 +309,14 @@ class PromptReading:
         if self._from_rest:
             busy_s = max(0.0, busy_s - base_s)
         self.took(prompt_tokens, busy_s)
+        self._seen_tokens += prompt_tokens
         self._from_rest = False
         self._read_at = now
 
     def took(self, prompt_tokens: float, reading_s: float) -> None:
         """Learn that so many tokens took so long to read, as far as is known."""
         fade = 1.0 - 1.0 / MEMORY
+        self._seen_tokens *= fade
         self._tokens = self._tokens * fade + prompt_tokens
         self._time_s = self._time_s * fade + reading_s
 

@@ -131,7 +131,7 @@ REFINEMENTS: tuple[Refinement, ...] = (
         "what began a session counts as a prompt of none",
         _COLD,
         {"routing.encounters:Encounters.read_of_session": plain.nothing},
-        ("routing.working_set:LiveSession.read_alone", "routing.working_set:LiveSession.is_one"),
+        ("routing.working_set:LiveSession.read_alone",),
     ),
     Refinement(
         "long prompts are priced by themselves",

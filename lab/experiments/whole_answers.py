@@ -14,7 +14,7 @@ from lab.default_gate import default_lanes, metered
 from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, with_knobs
 from millgate.core.settings import ServicePrior
 from millgate.core.words import Outcome
-from millgate.engine.profile import find_profile
+from millgate.engine.profile import find_profile, scaled
 from millgate.sim.clients.crowd import Crowd, Manners, OpenLoop
 from millgate.sim.experiments.contract import Arm, Experiment, Measured, Metrics
 from millgate.sim.fleet import SimulatedFleet, uniform_fleet
@@ -34,9 +34,13 @@ _USERS_PER_S: Final = (20.0, 40.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class WholeScene:
-    """One engine behind one lane, and users who ask alike; `spread` is the squared variation of lengths, 0 for equal ones."""
+    """One engine behind one lane, and users who ask alike; `spread` is the squared variation of lengths, 0 for equal ones.
+
+    Its engine is so many times `slower` than the profile.
+    """
 
     profile: str = "llama3-8b_h100_tp1"
+    slower: float = 1.0
     slots: int = 64
     prompt_tokens: float = 1_000.0
     output_tokens: float = 80.0
@@ -50,6 +54,7 @@ class WholeScene:
 
 _LIMITS: Final[Limits] = {
     "profile": PROFILE,
+    "slower": ABOVE_0,
     "slots": at_least(1),
     "prompt_tokens": at_least(1),
     "output_tokens": at_least(1),
@@ -81,9 +86,8 @@ def play(scene: WholeScene, seed: int) -> Metrics:
 
 
 def _fleet(scene: WholeScene) -> SimulatedFleet:
-    fleet = metered(
-        uniform_fleet(find_profile(scene.profile), 1, default_lanes(()), max_inflight=scene.slots)
-    )
+    profile = scaled(find_profile(scene.profile), 1.0 / scene.slower)
+    fleet = metered(uniform_fleet(profile, 1, default_lanes(()), max_inflight=scene.slots))
     engines = tuple([replace(each, prior=ServicePrior()) for each in fleet.settings.engines])
     return replace(fleet, settings=replace(fleet.settings, engines=engines))
 

@@ -8,16 +8,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from millgate.core.decisions import Admit, Candidate, Cause, Classed, Ended, Leg, Reshaped, Yield
-from millgate.core.events import Arrived, Finished, PrefixMarks, PromptShape
+from millgate.core.events import Arrived, PrefixMarks, PromptShape
 from millgate.core.words import Outcome, Reason
 
 # Compiled, a name from elsewhere is looked up each time it is used, and a constant is not.
 _new: Final = tuple.__new__
 _ADMIT: Final = Admit
 _ARRIVED: Final = Arrived
-_CANDIDATE: Final = Candidate
 _ENDED: Final = Ended
-_FINISHED: Final = Finished
 _LEG: Final = Leg
 _YIELD: Final = Yield
 
@@ -90,11 +88,6 @@ def make_arrived(
 def make_leg(engine: str, streams: int, kv_tokens: int, prompt_tokens: int) -> Leg:
     """Return a `Leg`."""
     return _new(_LEG, (engine, streams, kv_tokens, prompt_tokens))
-
-
-def make_candidate(engine: str, cached_tokens: int, prompt_tokens: int, cost_s: float) -> Candidate:
-    """Return a `Candidate`."""
-    return _new(_CANDIDATE, (engine, cached_tokens, prompt_tokens, cost_s))
 
 
 def make_admit(
@@ -180,8 +173,3 @@ def make_ended(
             cached_tokens,
         ),
     )
-
-
-def make_finished(attempt: int, usage: tuple[int | None, int | None, int | None]) -> Finished:
-    """Return a `Finished` with this usage (its prompt, output and cached tokens), of an engine that is done with the attempt."""
-    return _new(_FINISHED, (attempt, usage[0], usage[1], usage[2], True))

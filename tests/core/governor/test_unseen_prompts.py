@@ -137,3 +137,48 @@ def test_whole_answers_wait_for_no_reading_that_is_only_guessed(*, seen: bool) -
     assert gate.snapshot(200.0).engines[0].running == (1 if seen else 3), (
         "a stream waits for the readings of others"
     )
+
+
+def _out(gate: Governor, first: int, count: int, now: float) -> range:
+    """Give so many whole answers to the engine."""
+    numbers = range(first, first + count)
+    assert all(isinstance(ask_whole(gate, number, now, 100), Admit) for number in numbers)
+    return numbers
+
+
+def _limit(gate: Governor, now: float) -> int:
+    return gate.snapshot(now).engines[0].limit
+
+
+def test_where_all_leave_before_their_answer_is_whole_fewer_are_let_in_until_some_stay() -> None:
+    """Sixteen at once took forty seconds on a CPU, and no client waits longer than thirty: none was ever answered."""
+    gate = governor(
+        LaneSettings("lane", ttft_slo_s=10.0, deadline_s=10.0), engines=(EngineSettings("e", 16),)
+    )
+    for number in _out(gate, 1, 16, 0.0):
+        gate.handle(ClientGone(number), 30.0)
+        gate.handle(Released(number), 30.0)
+    assert _limit(gate, 30.0) < 16, "halved, by what was sent before once only"
+    assert _limit(gate, 30.0) >= 4
+    halved = _limit(gate, 30.0)
+    now = 40.0
+    for first in range(100, 1_700, 20):
+        for number in _out(gate, first, _limit(gate, now), now):
+            gate.handle(Finished(number, 100, 40), now + 5.0)
+            gate.handle(Released(number), now + 5.0)
+        now += 10.0
+    assert halved < _limit(gate, now) == 16, "as far as the hard cap, and no further"
+
+
+def test_some_who_leave_their_whole_answers_change_no_limit() -> None:
+    """An engine that takes as long for one alone would only be given fewer of those whom it answers."""
+    gate = governor(
+        LaneSettings("lane", ttft_slo_s=10.0, deadline_s=10.0), engines=(EngineSettings("e", 16),)
+    )
+    now = 0.0
+    for first in range(1, 2_000, 20):
+        for number in _out(gate, first, 16, now):
+            gate.handle(ClientGone(number) if number % 2 else Finished(number, 100, 40), now + 30.0)
+            gate.handle(Released(number), now + 30.0)
+        now += 40.0
+    assert _limit(gate, now) == 16

@@ -122,8 +122,7 @@ def queue(attempts: Attempts, attempt: Attempt, queued_until: float | None, now:
     """Put an attempt into its queue, no longer than until then, and look at it again when something falls due."""
     attempt.waits(queued_until, now)
     attempts.enqueue(attempt, now)
-    request = attempt.request
-    attempts.wake_at(attempt.give_up_at, request.attempt)
+    attempts.wake_at(attempt.give_up_at, attempt.request.attempt)
     attempts.wake_for_paces(now)
     wake_for_opening(attempts, attempt, now)
 
@@ -137,8 +136,7 @@ def _start(
     leg, gate = decision.legs[0], engine.gate
     cached_tokens = _cached_tokens(request, decision)
     if request.marks:
-        held_tokens = request.prompt_tokens - request.unread_tokens
-        regret_tokens = max(0, held_tokens - cached_tokens)
+        regret_tokens = max(0, request.prompt_tokens - request.unread_tokens - cached_tokens)
         engines.prefixes.placed(engine.number, request.marks, request.prompt_tokens, regret_tokens)
         session = attempt.session or engines.placement.prices.session_of(request)
         alone_s = engines.placement.prices.learn(request, session, engine, cached_tokens, now)

@@ -95,6 +95,7 @@ def finished(knowledge: Knowledge, attempt: Attempt, event: Finished, now: float
         totals.answered()
         engine.service.answered()
         is_learned = _learn_unseen(engines, attempt, prompt_tokens - cached_tokens, output_tokens, now)
+        engine.gate.ended(permit.sent_at, now, whole=is_learned)
         _learn_length(knowledge.output_length, request, output_tokens)
         answered(permit, engine, output_tokens, now)
         _learn_tpot(permit, engine, output_tokens, streamed=request.arrival.stream or is_learned, now=now)
@@ -247,10 +248,9 @@ def client_gone(
 
 def _learn_overdue(engines: Engines, attempt: Attempt, now: float) -> None:
     """Learn of a whole answer that took longer than foreseen, until its client left: where all leave none else would teach."""
-    permit, engine = permit_of(attempt)
-    arrival = attempt.request.arrival
-    is_unseen = not (arrival.stream or is_seen_read(arrival))
-    if is_unseen and now - permit.sent_at > engine.foreseen_s(permit):
+    (permit, engine), arrival = permit_of(attempt), attempt.request.arrival
+    if not (arrival.stream or is_seen_read(arrival)) and now - permit.sent_at > engine.foreseen_s(permit):
+        engine.gate.ended(permit.sent_at, now, whole=True, left=True)
         _learn_unseen(engines, attempt, attempt.unread_tokens, attempt.request.output_tokens, now)
 
 

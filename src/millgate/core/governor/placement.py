@@ -12,7 +12,6 @@ from typing import Final
 
 from millgate.core.decisions import Candidate
 from millgate.core.events import PrefixMarks
-from millgate.core.fast_records import make_candidate
 from millgate.core.governor.adapter_turns import AdapterTurns
 from millgate.core.governor.leg_costs import apart, has_memory, late_cost, pauses_cost
 from millgate.core.governor.prices import Prices, is_long
@@ -196,7 +195,7 @@ class Placement:
         if tokens < 0:
             tokens = self._prefixes.held_by(engine.number, request.marks, request.prompt_tokens)
         cost_s = self.prices.of(engine, request, max(1, request.prompt_tokens - tokens), session, now)
-        return make_candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
+        return Candidate(engine.settings.name, tokens, request.prompt_tokens, cost_s)
 
     def is_kept_out(self, request: Request, held: Held, now: float) -> bool:
         """Return whether it would open a session where every engine is full of live ones."""
@@ -478,9 +477,9 @@ def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
     gate, lane = engine.gate, request.lane.settings
     if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
         return True
-    reading_s = engine.service.reading_s(gate.prefill_tokens + unread)
-    is_untold = engine.reading.is_guessed and not request.arrival.stream
-    return is_untold or reading_s <= _READING_SHARE * lane.deadline_s
+    if engine.reading.is_guessed and not request.arrival.stream:
+        return True
+    return engine.service.reading_s(gate.prefill_tokens + unread) <= _READING_SHARE * lane.deadline_s
 
 
 def is_in_time(engine: Engine, request: Request, ttft_s: float, now: float) -> bool:

@@ -67,7 +67,7 @@ class Prices:
         if key is not None:
             if session is not None and session.alone_s:
                 encounters.read_of_session(session.engine, session.alone_s, session.alone_at, now)
-                session.is_one()
+                session.read_alone(0.0, now)
             encounters.turn(engine.number, key, request.prompt_tokens, now)
             return 0.0
         reading_s = engine.service.reading_s(request.prompt_tokens - cached_tokens)

@@ -11,7 +11,7 @@ from math import inf, sqrt
 from typing import Final, NamedTuple, Protocol
 
 from millgate.core.events import Arrived, EngineShare
-from millgate.core.measure import MEMORY, Ewma
+from millgate.core.measure import ENOUGH, MEMORY, Ewma
 
 
 class LimitReading(NamedTuple):
@@ -82,6 +82,11 @@ def is_seen_read(arrival: Arrived) -> bool:
     return is_first_whole or is_seen_beginning(arrival) or is_only_read(arrival)
 
 
+# Where so many of the whole answers are left by their clients, too many are out at once. Of fewer other things are to blame:
+# an engine that takes as long for one alone would only be given fewer of those that it answers (a quarter, with 0.3).
+_LEFT_SHARE: Final = 0.75
+
+
 class _Share:
     """One attempt's share of the meters; the KV share may grow, the prefill share ends first."""
 
@@ -110,6 +115,8 @@ class EngineGate:
         self.streams = self.kv_tokens = self.prefill_tokens = self.unread_tokens = 0
         self.share: EngineShare | None = None
         self._permits: dict[int, _Share] = {}
+        self._level, self._halved_at = inf, -inf
+        self._left = Ewma(0.0, memory=ENOUGH)
 
     def current(self) -> int:
         """Return how many streams may run now: the limit, and no more than the share."""
@@ -118,7 +125,26 @@ class EngineGate:
     def learns(self, reading: LimitReading) -> None:
         """Let the limit learn from one window."""
         self.limit.observe(reading)
-        self.stream_limit = self.limit.current()
+        self._follow()
+
+    def _follow(self) -> None:
+        self.stream_limit = int(min(float(self.limit.current()), self._level))
+
+    def ended(self, sent_at: float, now: float, *, whole: bool, left: bool = False) -> None:
+        """Halve the limit where nearly all clients leave their whole answers; answers raise it again, each a limit's part of one.
+
+        Additive increase, multiplicative decrease (Chiu and Jain 1989), by what was sent since it was halved. Where too many
+        are out at once all clients leave, as they hear nothing before the end, and no answer tells a length or a speed.
+        """
+        if sent_at < self._halved_at:
+            return
+        if whole:
+            self._left.add(float(left))
+        if left and self._left.mean > _LEFT_SHARE:
+            self._level, self._halved_at = max(1.0, min(self._level, float(self.streams)) / 2.0), now
+        elif not left and 2 * self.streams > self.stream_limit:
+            self._level += 1.0 / self._level
+        self._follow()
 
     def leased(self, share: EngineShare | None) -> None:
         """Count against this share from now on, None for the whole; a lower one only blocks admissions."""
@@ -130,7 +156,7 @@ class EngineGate:
             self.limit = fresh.limit
         else:
             self.limit.adopt(most_streams)
-        self.stream_limit = self.limit.current()
+        self._follow()
         self.kv_limit, self.prefill_limit = fresh.kv_limit, fresh.prefill_limit
         self.most_streams = fresh.most_streams
 

@@ -51,7 +51,6 @@ class SloGradientLimit(AdaptiveLimit):
         level, ran = self._level, reading.max_inflight
         if slowness >= 1.0:
             # Where more runs than is allowed, the TPOT is that of what runs, and so is the aim.
-            aim = max(level, float(ran)) / slowness
-            self._move_to(min(level, level + BLEND * (aim - level)))
+            self._move_to(min(level, level + BLEND * (max(level, float(ran)) / slowness - level)))
         elif 2 * ran > level:
             self._move_to(level + BLEND * min((1.0 - slowness) * level, sqrt(level)))

@@ -285,8 +285,7 @@ def _changed(bucket: Bucket, limit: QuotaLimit | None, now: float) -> bool:
 
 def _part_of_growth(bucket: Bucket, rule: QuotaRule) -> float:
     """Return how much of a wait is left: a replica that is short soon has an even share of the rate, as it has of the burst."""
-    even_per_s = rule.limit.rate_per_s * bucket.burst / bucket.whole_burst
-    return min(1.0, bucket.rate_per_s / even_per_s)
+    return min(1.0, bucket.rate_per_s / (rule.limit.rate_per_s * bucket.burst / bucket.whole_burst))
 
 
 def _unused(rule: QuotaRule, needed: float) -> Shortage | None:

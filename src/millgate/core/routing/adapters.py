@@ -57,10 +57,6 @@ class AdapterPlaces:
         if self.elsewhere and self.seen_at < before:
             self.elsewhere = ()
 
-    def in_use(self) -> int:
-        """Return how many adapters are in use."""
-        return len(self.users) + len([each for each in self.elsewhere if each not in self.users])
-
     def takes(self, name: str) -> bool:
         """Return whether a request for this one may start here now, as far as adapters are concerned."""
         if self.slots is None or name not in self.names:
@@ -72,7 +68,8 @@ class AdapterPlaces:
             for each, victim in self.kept.items()
             if each != name and victim not in self.users and victim not in self.elsewhere
         ]
-        return self.in_use() + len(kept) < self.slots
+        elsewhere = len([each for each in self.elsewhere if each not in self.users])
+        return len(self.users) + elsewhere + len(kept) < self.slots
 
     def use(self, name: str, tenant: str, attempt: int, now: float) -> None:
         """Have this one loaded, in the place of one that is not in use if none is free."""

@@ -348,8 +348,7 @@ class PrefixIndex:
         """The engine has not read this prompt, of which it was believed to hold so many tokens when it was placed."""
         run = self._find(marks) if marks else None
         if run is not None and (copy := run.copies.get(number)) is not None:
-            held = held_tokens * marks[-1][1]
-            count = sum([mark[1] * prompt_tokens > held for mark in marks])
+            count = sum([mark[1] * prompt_tokens > held_tokens * marks[-1][1] for mark in marks])
             self._lost(number, self._engines[number].forgets(copy, count))
 
     def answered(
@@ -377,8 +376,7 @@ class PrefixIndex:
         if not believed_tokens:
             return None
         lost_tokens = believed_tokens - (cached_tokens or 0)
-        is_lost = lost_tokens > BLOCK_TOKENS + ALIKE * believed_tokens
-        engine.found(all_of_it=not is_lost)
+        engine.found(all_of_it=lost_tokens <= BLOCK_TOKENS + ALIKE * believed_tokens)
         self._evict(number)
         share = min(1.0, (cached_tokens or 0) / believed_tokens)
         engine.told_share.add(share)

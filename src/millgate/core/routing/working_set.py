@@ -105,12 +105,8 @@ class LiveSession:
         self.turns += 1
 
     def read_alone(self, reading_s: float, now: float) -> None:
-        """Its prompt is read from now on for so long, and counts as one of no session; 0.0: it does not."""
+        """Its prompt is read from now on for so long, and counts as one of no session until a second turn comes; 0.0: it does not."""
         self.alone_s, self.alone_at = reading_s, now
-
-    def is_one(self) -> None:
-        """A second turn of it has come: its first prompt counts as what it was."""
-        self.alone_s = 0.0
 
     def lapses(self) -> None:
         """Its lease has ended."""

@@ -4,8 +4,16 @@ from functools import partial
 from typing import ClassVar, Final
 
 from millgate.core.decisions import Admit, Cancel, Ended, Yield
-from millgate.core.events import ClientGone, Failed, FirstToken, Growth, HeldBack, PrefixMarks, Released
-from millgate.core.fast_records import make_finished
+from millgate.core.events import (
+    ClientGone,
+    Failed,
+    Finished,
+    FirstToken,
+    Growth,
+    HeldBack,
+    PrefixMarks,
+    Released,
+)
 from millgate.core.limits.breaker import restart_hint_s
 from millgate.core.words import FailureKind, Outcome, Sent
 from millgate.dialects.clip import clipped
@@ -245,7 +253,7 @@ class HttpAttempt(AnswerOwner, DecisionListener):
         if self._close():
             self._body.drop()
             let_end(to_end)
-            self._desk.driver.post(make_finished(self.number, usage))
+            self._desk.driver.post(Finished(self.number, *usage, released=True))
             if usage.prompt_tokens is None and _owes_usage(
                 self.dialect, self._facts, self._asked_usage is True
             ):

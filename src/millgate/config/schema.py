@@ -167,7 +167,7 @@ class EngineConfig(Section):
         default=None,
         ge=1,
         description="Most prompt tokens not yet prefilled at once. Unless the lane's order is arrival, there are no more "
-        "than the engine reads in a fifth of the lane's deadline. A longer prompt runs alone. Default: 16,384 (eight chunks of "
+        "than the engine reads in a fifth of the lane's deadline, nor of the shortest `ttft_slo` before more of a longer one. A longer prompt runs alone. Default: 16,384 (eight chunks of "
         "engines that read 2,048 at a time); 131,072 with the role `prefill`; off for a provider's account.",
     )
     models: tuple[str, ...] = Field(

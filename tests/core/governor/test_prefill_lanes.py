@@ -397,3 +397,22 @@ def _drains_per_s(*, giant_waits: bool) -> float:
 def test_an_engine_that_a_giant_waits_for_is_not_taken_for_full() -> None:
     """Its few streams were taken for all that it can run, and people were told to come back later than they could."""
     assert _drains_per_s(giant_waits=True) == _drains_per_s(giant_waits=False)
+
+
+def test_on_a_slow_engine_long_prompts_leave_the_soonest_lane_its_time() -> None:
+    """Sixteen thousand tokens, as many as a meter takes, were read for over a minute, and each chat was refused as too late."""
+    chat = LaneSettings("chat", ttft_slo_s=10.0, deadline_s=10.0)
+    cpu = EngineSettings(
+        "cpu", 16, prefill_tokens=16_384, prior=ServicePrior(0.0, 0.004, 0.05, 0.0, certain=True)
+    )
+    gate = gate_of(chat, _LONG, engine=cpu)
+    assert isinstance(ask(gate, 1, 0.0, lane="long", prompt_bytes=6_000), Admit), (
+        "6 s, and nothing is before it"
+    )
+    assert isinstance(ask(gate, 2, 0.1, lane="long", prompt_bytes=6_000), Queue), (
+        "what is unread takes over a fifth of 10 s"
+    )
+    assert isinstance(ask(gate, 3, 0.2, lane="chat", prompt_bytes=800), Admit)
+    (admit,) = gate.handle(FirstToken(1), 6.0)
+    assert (type(admit), admit.attempt) == (Admit, 2)
+    assert isinstance(ask(gate, 4, 7.0, lane="chat", prompt_bytes=800), Admit)

@@ -37,8 +37,7 @@ Kept = Mapping[int, int]
 """The engines, by number, that queued requests wait for, so that no later one takes their room."""
 
 Place = tuple[Engine, float, float, tuple[Candidate, ...], Engine | None]
-"""Where a request would go now, its time to first token there, until when a full engine is better, the candidates, this one first,
-and the engine that reads its prompt, where that is another.
+"""Where a request would go now, its time to first token there, until when a full engine is better, the candidates, this one first, and the engine that reads its prompt, where that is another.
 
 Until then, an absolute core time, waiting for a full one of the candidates costs less, or the full ones are in time and this one is not; 0.0 where neither is so.
 """
@@ -472,12 +471,14 @@ def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | 
 def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
     """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may.
 
-    So may a whole answer where readings are only guessed: one at a time would never show that a guess is too slow.
+    In a lane with more time than another it waits while they take more than such a part of the other's. A whole answer goes where readings are only guessed: one at a time would never show that a guess is too slow.
     """
-    gate, lane = engine.gate, request.lane.settings
-    if gate.prefill_limit is None or not gate.prefill_tokens or lane.order == "arrival":
+    gate, lane, soonest = engine.gate, request.lane.settings, engine.prompts.first_tokens
+    if gate.prefill_limit is None or not gate.prefill_tokens:
         return True
-    if engine.reading.is_guessed and not request.arrival.stream:
+    if soonest is not None and lane.ttft_slo_s > soonest.ttft_slo_s:
+        return engine.service.reading_s(gate.unread_tokens) <= _READING_SHARE * soonest.ttft_slo_s
+    if lane.order == "arrival" or (engine.reading.is_guessed and not request.arrival.stream):
         return True
     return engine.service.reading_s(gate.prefill_tokens + unread) <= _READING_SHARE * lane.deadline_s
 

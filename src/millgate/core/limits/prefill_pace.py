@@ -230,7 +230,7 @@ class PromptPaces:
     def __init__(self) -> None:
         self.is_on = False
         self.pace: PrefillPace | None = None
-        self._first_tokens: FirstTokens | None = None
+        self.first_tokens: FirstTokens | None = None
         self._comings = Comings()
         # When each lane was last given a prompt that kept first tokens waiting, how long it was read, and they waited.
         self.kept_waiting: dict[str, tuple[float, float, float]] = {}
@@ -242,7 +242,7 @@ class PromptPaces:
 
     def reconfigured(self, paced: Paced, prior: ServicePrior, comings: Comings) -> None:
         """Protect this from now on, with these caps and parts; what is unchanged goes on."""
-        protection, self._caps, self._parts, self._first_tokens = paced
+        protection, self._caps, self._parts, self.first_tokens = paced
         self._comings = comings
         if protection is None:
             self.pace = None
@@ -250,7 +250,7 @@ class PromptPaces:
             self.pace = PrefillPace(protection, prior, comings)
         else:
             self.pace.comings = comings
-        self.is_on = bool(self._caps) or self._first_tokens is not None
+        self.is_on = bool(self._caps) or self.first_tokens is not None
 
     def opens_at(self, lane: str, *, contended: bool = False, quiet_by: float = inf) -> float:
         """Return when a prompt of this lane may be given; -inf where none is paced, or none was ever given."""
@@ -261,7 +261,7 @@ class PromptPaces:
 
     def given(self, lane: str, prompt_tokens: int, reads: Reads, now: float, lasts_s: float) -> None:
         """The engine is given a prompt of this lane, and is busy with it and its answer for so long."""
-        (reading_s, first_s), promise = reads, self._first_tokens
+        (reading_s, first_s), promise = reads, self.first_tokens
         if promise is not None and first_s > promise.ttft_slo_s:
             self.kept_waiting[lane] = now, reading_s, first_s
         if self.pace is not None:
@@ -276,7 +276,7 @@ class PromptPaces:
 
         Where one engine alone serves the protected lane, its prompts wait in any case, whatever their length.
         """
-        last, promise, pace = self.kept_waiting.get(lane), self._first_tokens, self.pace
+        last, promise, pace = self.kept_waiting.get(lane), self.first_tokens, self.pace
         if last is None or promise is None or (pace is not None and not pace.paces(lane)):
             return -inf
         given_at, reading_s, last_first_s = last
@@ -300,7 +300,7 @@ class PromptPaces:
             apart_s = max(apart_s, self.pace.spacing_s(reading_s, now))
         if contended:
             apart_s = max(apart_s, reading_s / self._parts.get(lane, inf))
-        promise, pace = self._first_tokens, self.pace
+        promise, pace = self.first_tokens, self.pace
         if promise is not None and first_s > promise.ttft_slo_s:
             is_kept_apart = (
                 pace is not None and self._comings.one_engine and pace.paces(lane) and not pace.is_quiet(now)

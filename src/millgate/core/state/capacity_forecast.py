@@ -152,8 +152,8 @@ class CapacityForecast:
             each_s = share * self._usual_size / WORK_PARTS
             at = tick / TICKS_PER_S
             running = self._opens_at(ends, cycle_s, at)[self._beyond_limits() :] or ends[-1:]
-            opens = [at] * free + running + _evenly(self._elsewhere, cycle_s, at)
-            opens.sort()
+            evenly = [at + (each + 0.5) / self._elsewhere * cycle_s for each in range(self._elsewhere)]
+            opens = sorted([at] * free + running + evenly)
             whole, opens_at = 0, opens[0]
             for parts in first.tolist():  # an array is asked for its items one by one
                 whole += parts
@@ -321,11 +321,6 @@ def _list_anew(permit: Permit, engine: Engine) -> float:
     end = engine.expected_end(permit)
     permit.listed(end)
     return end
-
-
-def _evenly(streams: int, cycle_s: float, now: float) -> list[float]:
-    """Return when so many streams come free of which other replicas know more: evenly over the time of one."""
-    return [now + (place + 0.5) / streams * cycle_s for place in range(streams)]
 
 
 def _listed(running: tuple[Permit, Engine]) -> tuple[float, int]:

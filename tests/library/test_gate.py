@@ -376,3 +376,11 @@ def test_a_slot_of_several_streams_takes_as_many_and_one_of_too_many_can_never_r
         raise AssertionError("there are four")
     assert refused.value.reason is Reason.TOO_LARGE
     assert not refused.value.retry
+
+
+def test_a_key_that_is_a_number_is_an_error_at_the_first_call_not_under_the_first_overload() -> None:
+    gate = Gate(1, max_queue=0)
+    with pytest.raises(TypeError, match="key is 7, give a str or bytes"):
+        gate.slot(key=7)  # type: ignore[arg-type]
+    with gate.slot(), pytest.raises(Yielded), gate.slot(key="7"):
+        pass

@@ -17,7 +17,7 @@ import time
 from asyncio import _get_running_loop
 from collections.abc import Callable
 from contextlib import aclosing
-from functools import wraps
+from functools import partial, wraps
 from hashlib import blake2b
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
@@ -131,7 +131,7 @@ class Gate:
             answers=streams,
             time_allowed_s=time_allowed_s,
             max_wait_s=max_wait_s,
-            fingerprint=None if key is None else lambda: _digest(key),
+            fingerprint=None if key is None else partial(int, _digest(key)),
         )
         return Slot(self._driver, arrival)
 
@@ -298,6 +298,8 @@ def _wrapped(function: Callable[..., Any], slot_for: Callable[..., Slot]) -> Cal
 
 
 def _digest(key: bytes | str) -> int:
+    if not isinstance(key, bytes | bytearray | memoryview | str):  # as numbers of a database are
+        raise TypeError(f"key is {key!r}, give a str or bytes")
     data = key.encode(errors="surrogatepass") if isinstance(key, str) else key
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "big")
 

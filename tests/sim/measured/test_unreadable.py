@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from millgate.sim.measured.judge import replay
 from millgate.sim.measured.run import read_run
 from millgate.sim.measured.tables import MeasuredError
 
@@ -58,3 +59,16 @@ def test_a_file_that_cannot_be_is_named(tmp_path: Path, name: str, held: bytes, 
     (tmp_path / name).write_bytes(held)
     with pytest.raises(MeasuredError, match=said):
         read_run(tmp_path)
+
+
+def test_a_run_whose_memory_is_only_known_by_what_it_held_is_replayed(tmp_path: Path) -> None:
+    for each, text in FILES.items():
+        (tmp_path / each).write_text(text)
+    (tmp_path / "run__config.json").write_bytes(_described(npu_mem={"mem_size": 1}))
+    one_by_one = (
+        f'{{"input_toks":20,"output_toks":5,"queued_ts":{at},"first_token_ts":{at + 1},"last_token_ts":{at + 2}}}\n'
+        for at in range(0, 40, 10)
+    )
+    (tmp_path / "run__requests.jsonl").write_text("".join(one_by_one))
+    run = read_run(tmp_path)
+    assert len(replay(run, run.model)) == 4

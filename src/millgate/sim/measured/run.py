@@ -72,7 +72,7 @@ def read_run(folder: Path) -> MeasuredRun:
     if kv_tokens < longest:
         raise MeasuredError(f"KV memory of {kv_tokens:,} tokens: cannot hold a request of {longest:,}")
     limits = BatchLimits(
-        kv_tokens,
+        kv_tokens + -kv_tokens % told.record.block_tokens,  # whole blocks: the run has held as many
         sequences,
         max(steps, sequences),
         told.record.block_tokens,

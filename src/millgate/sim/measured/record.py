@@ -7,9 +7,9 @@ field that cannot be.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from millgate.sim.measured.tables import MeasuredError
 
@@ -22,7 +22,9 @@ _FIRST_OF_V1 = (0, 8)
 _V0_WATERMARK_SHARE = 0.01
 # More than any setting says, and less than what is endless.
 _MOST = 1e18
+_WHOLE = "a whole number above 0"
 Table = Mapping[str, Any]
+_Number = TypeVar("_Number", int, float)
 
 
 class Served(NamedTuple):
@@ -113,10 +115,7 @@ class EngineRecord:
     def memory_share(self) -> float | None:
         """The share of a device's memory that it takes."""
         name = "gpu_memory_utilization"
-        told = [place.get(name) for place in (self._started, self._cache, self._resolved_cache)]
-        share = next(
-            (found for each in told if (found := above_0(each, f"{_META}: {name}")) is not None), None
-        )
+        share = _first_told(above_0, name, self._started, self._cache, self._resolved_cache)
         if share is not None and share > 1:
             raise MeasuredError(f"{_META}: {name}: {share:g}; must be at most 1")
         return share
@@ -124,11 +123,8 @@ class EngineRecord:
     @property
     def block_tokens(self) -> int:
         """Tokens of a block."""
-        for place in (self._cache, self._told, self._started, self._resolved_cache):
-            size = count(place.get("block_size"), f"{_META}: block_size")
-            if size is not None:
-                return size
-        return _BLOCK_TOKENS
+        places = self._cache, self._told, self._started, self._resolved_cache
+        return _first_told(count, "block_size", *places) or _BLOCK_TOKENS
 
     @property
     def kv_tokens(self) -> int | None:
@@ -163,11 +159,13 @@ class EngineRecord:
         return _V0_WATERMARK_SHARE if tuple(map(int, numbers.groups())) < _FIRST_OF_V1 else 0.0
 
     def _count(self, name: str) -> int | None:
-        for place in (self._started, self._resolved):
-            value = count(place.get(name), f"{_META}: {name}")
-            if value is not None:
-                return value
-        return None
+        return _first_told(count, name, self._started, self._resolved)
+
+
+def _first_told(read: Callable[[object, str], _Number | None], name: str, *places: Table) -> _Number | None:
+    """Return what the first of these places tells under this name; None where none does."""
+    told = (read(place.get(name), f"{_META}: {name}") for place in places)
+    return next((value for value in told if value is not None), None)
 
 
 def table(told: Table, name: str) -> Table:
@@ -182,18 +180,15 @@ def table(told: Table, name: str) -> Table:
 
 def count(value: object, field: str) -> int | None:
     """Return a whole number above 0, also where it was written as text or as 128.0; None for null."""
-    if value is None:
+    number = above_0(value, field, _WHOLE)
+    if number is None:
         return None
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = 0.0
-    if isinstance(value, bool) or not 1 <= number <= _MOST or number != int(number):
-        raise MeasuredError(f"{field}: {value!r}; must be a whole number above 0")
+    if not number.is_integer():
+        raise MeasuredError(f"{field}: {value!r}; must be {_WHOLE}")
     return int(number)
 
 
-def above_0(value: object, field: str) -> float | None:
+def above_0(value: object, field: str, kind: str = "a number above 0") -> float | None:
     """Return a number above 0, also where it was written as text; None for null."""
     if value is None:
         return None
@@ -202,5 +197,5 @@ def above_0(value: object, field: str) -> float | None:
     except ValueError:
         number = 0.0
     if isinstance(value, bool) or not 0.0 < number <= _MOST:
-        raise MeasuredError(f"{field}: {value!r}; must be a number above 0")
+        raise MeasuredError(f"{field}: {value!r}; must be {kind}")
     return number

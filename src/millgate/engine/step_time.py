@@ -6,6 +6,7 @@ depends on how many sequences decode, how many tokens their KV caches hold toget
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple, Protocol
 
@@ -33,6 +34,7 @@ class StepModel(Protocol):
         """Return the largest number of such steps that end within `elapsed_s`."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CoefficientModel:
     """The step-time model with seven coefficients and a host overhead, all in seconds.
 
@@ -45,26 +47,14 @@ class CoefficientModel:
     root of a quadratic.
     """
 
-    def __init__(
-        self,
-        *,
-        floor_s: float,
-        base_s: float,
-        per_token_s: float,
-        per_token_squared_s: float,
-        decode_base_s: float,
-        per_sequence_s: float,
-        per_kv_token_s: float,
-        overhead_s: float,
-    ) -> None:
-        self._floor = floor_s
-        self._base = base_s
-        self._per_token = per_token_s
-        self._per_token_squared = per_token_squared_s
-        self._decode_base = decode_base_s
-        self._per_sequence = per_sequence_s
-        self._per_kv_token = per_kv_token_s
-        self._overhead = overhead_s
+    floor_s: float
+    base_s: float
+    per_token_s: float
+    per_token_squared_s: float
+    decode_base_s: float
+    per_sequence_s: float
+    per_kv_token_s: float
+    overhead_s: float
 
     def step_s(self, decodes: int, kv_tokens: int, chunks: Sequence[PromptChunk]) -> float:
         """Seconds of one step, see `StepModel`."""
@@ -73,22 +63,22 @@ class CoefficientModel:
         for offset, new in chunks:
             tokens += new
             squares += new * (offset + offset + new)
-        attention = self._per_token_squared * squares
-        compute = self._base + self._per_token * (tokens + decodes)
+        attention = self.per_token_squared_s * squares
+        compute = self.base_s + self.per_token_s * (tokens + decodes)
         if decodes == 0:
-            return max(self._floor, compute + attention) + self._overhead
-        weights = self._decode_base + self._per_sequence * decodes
-        slowest = max(self._floor, weights, compute)
-        return slowest + attention + self._per_kv_token * kv_tokens + self._overhead
+            return max(self.floor_s, compute + attention) + self.overhead_s
+        weights = self.decode_base_s + self.per_sequence_s * decodes
+        slowest = max(self.floor_s, weights, compute)
+        return slowest + attention + self.per_kv_token_s * kv_tokens + self.overhead_s
 
     def decode_steps_s(self, decodes: int, kv_tokens: int, steps: int) -> float:
         """Seconds of `steps` decode steps as an arithmetic series, see `StepModel`."""
-        return _series(steps, self._decode_s(decodes, kv_tokens), self._per_kv_token * decodes)
+        return _series(steps, self._decode_s(decodes, kv_tokens), self.per_kv_token_s * decodes)
 
     def decode_steps_within(self, decodes: int, kv_tokens: int, elapsed_s: float) -> int:
         """Decode steps that end within `elapsed_s`: the root of the series, put right for rounding."""
         first = self._decode_s(decodes, kv_tokens)
-        growth = self._per_kv_token * decodes
+        growth = self.per_kv_token_s * decodes
         # growth/2 x^2 + (first - growth/2) x = elapsed; this form of the root stays right where growth is 0.
         linear = first - growth / 2
         steps = int(2 * elapsed_s / (linear + sqrt(linear * linear + 2 * growth * elapsed_s)))
@@ -99,8 +89,8 @@ class CoefficientModel:
         return steps
 
     def _decode_s(self, decodes: int, kv_tokens: int) -> float:
-        weights = self._decode_base + self._per_sequence * decodes
-        return weights + self._per_kv_token * kv_tokens + self._overhead
+        weights = self.decode_base_s + self.per_sequence_s * decodes
+        return weights + self.per_kv_token_s * kv_tokens + self.overhead_s
 
 
 def _series(steps: int, first_s: float, growth_s: float) -> float:

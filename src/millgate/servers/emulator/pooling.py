@@ -5,7 +5,7 @@ They are made at once, without the batch: the numbers mean nothing, only their n
 
 import base64
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -56,31 +56,25 @@ class PoolingAnswers:
         return msgspec.json.encode(self.paths[path](body))
 
     def _embeddings(self, body: bytes) -> object:
-        asked = _decode(body)
-        given = asked.input
-        count, vector = _count(given), _vector()
+        asked, vector = _decode(body), _vector()
         packed = base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *vector)).decode()
-        data = packed if asked.encoding_format == "base64" else vector
-        rows = [{"object": "embedding", "index": index, "embedding": data} for index in range(count)]
-        return self._listed(asked, rows, given)
-
-    def _listed(self, asked: _Body, data: Sequence[object], given: object) -> object:
-        """Return a list for what was given, whose tokens are counted."""
-        usage, model = _usage(msgspec.json.encode(given)), asked.model or self._model_name
-        return {"id": "embd-0", "object": "list", "created": 0, "model": model, "data": data, "usage": usage}
+        embedding = packed if asked.encoding_format == "base64" else vector
+        return self._for_inputs(asked, object="embedding", embedding=embedding)
 
     def _pooling(self, body: bytes) -> object:
-        asked = _decode(body)
-        data = [
-            {"object": "pooling", "index": index, "data": _vector()} for index in range(_count(asked.input))
-        ]
-        return self._listed(asked, data, asked.input)
+        return self._for_inputs(_decode(body), object="pooling", data=_vector())
 
     def _classify(self, body: bytes) -> object:
-        asked = _decode(body)
-        of_one = {"label": "LABEL_0", "probs": [1.0, 0.0], "num_classes": 2}
-        data = [{"index": index, **of_one} for index in range(_count(asked.input))]
-        return self._listed(asked, data, asked.input)
+        return self._for_inputs(_decode(body), label="LABEL_0", probs=[1.0, 0.0], num_classes=2)
+
+    def _for_inputs(self, asked: _Body, **row: object) -> object:
+        return self._listed(asked, _count(asked.input), asked.input, **row)
+
+    def _listed(self, asked: _Body, count: int, given: object, **row: object) -> object:
+        """Return a list of this row so many times, for what was given, whose tokens are counted."""
+        data = [{"index": index, **row} for index in range(count)]
+        usage, model = _usage(msgspec.json.encode(given)), asked.model or self._model_name
+        return {"id": "embd-0", "object": "list", "created": 0, "model": model, "data": data, "usage": usage}
 
     def _cohere_embeddings(self, body: bytes) -> object:
         texts = _decode(body).texts
@@ -106,8 +100,7 @@ class PoolingAnswers:
     def _score(self, body: bytes) -> object:
         asked = _decode(body)
         sides = [1 if isinstance(side, str) else len(side) for side in (asked.text_1, asked.text_2)]
-        data = [{"index": index, "object": "score", "score": 0.5} for index in range(max(sides))]
-        return self._listed(asked, data, [asked.text_1, asked.text_2])
+        return self._listed(asked, max(sides), [asked.text_1, asked.text_2], object="score", score=0.5)
 
     def _tokenize(self, body: bytes) -> object:
         """Number the tokens of a prompt, as many as generation would count."""

@@ -1,7 +1,7 @@
 """What only the whole configuration can tell: names that point nowhere, doors left open, secrets that are missing."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -253,8 +253,7 @@ def _tenants(config: Config) -> Iterator[tuple[SettingPath, str]]:
         for field, names in (("lanes", tenant.lanes), ("default_lane", (tenant.default_lane,))):
             strangers = [name for name in names if name is not None and name not in lanes]
             if strangers:
-                known = ", ".join(sorted(lanes))
-                yield ("tenants", index, field), f"names no lane: {', '.join(strangers)} (there are {known})"
+                yield ("tenants", index, field), _no_lane(", ".join(strangers), lanes)
         for number, key in enumerate(tenant.keys):
             if key.sha256 in owners:
                 yield (
@@ -307,10 +306,7 @@ def _quotas(config: Config) -> Iterator[tuple[SettingPath, str]]:
     named_elsewhere = bool(config.listen.trusted_peers) or config.tenant_from is not None
     for index, quota in enumerate(config.quotas):
         if quota.lane is not None and quota.lane not in lanes:
-            yield (
-                ("quotas", index, "lane"),
-                f"names no lane: {quota.lane} (there are {', '.join(sorted(lanes))})",
-            )
+            yield ("quotas", index, "lane"), _no_lane(quota.lane, lanes)
         if quota.tenant is not None and quota.tenant not in tenants and (tenants or not named_elsewhere):
             yield ("quotas", index, "tenant"), f"names no tenant: {quota.tenant}"
 
@@ -319,8 +315,7 @@ def _named_lanes(config: Config) -> Iterator[tuple[SettingPath, str]]:
     lanes = {lane.name: lane for lane in config.lanes}
     for objective, lane_name in ({} if config.extproc is None else config.extproc.objectives).items():
         if lane_name not in lanes:
-            path = ("extproc", "objectives", objective)
-            yield path, f"names no lane: {lane_name} (there are {', '.join(sorted(lanes))})"
+            yield ("extproc", "objectives", objective), _no_lane(lane_name, lanes)
     for index, lane in enumerate(config.lanes):
         if lane.demote is None:
             continue
@@ -397,6 +392,10 @@ def _adapters(config: Config) -> Iterator[tuple[SettingPath, str]]:
         for place, name in enumerate(engine.adapters):
             if name in engine.models:
                 yield ("engines", index, "adapters", place), f"is among the engine's `models` too: {name}"
+
+
+def _no_lane(names: str, lanes: Iterable[str]) -> str:
+    return f"names no lane: {names} (there are {', '.join(sorted(lanes))})"
 
 
 def _exposed(host: str, token_env: str) -> str:

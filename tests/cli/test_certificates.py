@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import trustme
 
+from millgate.cli.compose import gateway_settings
 from millgate.cli.main import main
+from millgate.cli.settings import load_or_fail
 
 NOW = datetime.now(UTC)
 Captured = pytest.CaptureFixture[str]
@@ -93,3 +95,16 @@ def test_of_authorities_the_last_to_expire_counts(
 
     authority.cert_pem.write_to_path(str(bundle), append=True)
     assert said(tmp_path, text, capsys) == []
+
+
+def test_a_gate_that_serves_and_one_that_reloads_know_until_when_their_certificates_are_valid(
+    authority: trustme.CA, tmp_path: Path
+) -> None:
+    """`check` said that a certificate had expired; a reload took it without a word, and all new clients left."""
+    pair = issued(authority, tmp_path, -90, -1)
+    file = tmp_path / "gate.yaml"
+    file.write_text(ENGINES + f"listen: {{tls: {{{pair}}}}}\n", encoding="utf-8")
+
+    (certificate,) = gateway_settings(load_or_fail(file)).certificates
+    assert certificate[:2] == ("listen.tls.cert", str(tmp_path / "cert.pem"))
+    assert certificate.trouble(NOW) == "has expired"

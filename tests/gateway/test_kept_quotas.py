@@ -177,9 +177,22 @@ def test_parts_of_workers_are_added_up_also_of_those_that_never_met_a_tenant(tmp
     assert _names(tmp_path) == ["quotas.json", "quotas.json.5551.new"]
 
 
-def test_a_file_of_something_else_stays_as_it_is_and_the_log_says_why_nothing_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "gate.yaml"
-    path.write_text("listen: {port: 8080}")
+@pytest.mark.parametrize(
+    "content",
+    [
+        "listen: {port: 8080}",
+        '[1.0, [["budget", "ann", null, null, 10.0]]]',
+        '[1.0, [["budget", "ann", null, null, 10.0, 0.0]]]',
+        '[1.0, [["budget", "ann", null, null, -10.0, 1.0]]]',
+        '[1.0, [["budget", "ann", null, null, 10.0, 1.0',
+    ],
+)
+def test_a_file_that_is_damaged_or_of_something_else_stays_as_it_is_and_the_log_says_why_nothing_is_kept(
+    tmp_path: Path, content: str
+) -> None:
+    """A part of 0 ended the start of the gate with a traceback."""
+    path = tmp_path / "quotas.json"
+    path.write_text(content)
 
     async def body() -> None:
         gate = _Run(path)
@@ -187,7 +200,7 @@ def test_a_file_of_something_else_stays_as_it_is_and_the_log_says_why_nothing_is
         await gate.kept.stop()
         assert len(gate.troubles) == 1
         assert gate.troubles[0].startswith("the file is no record of quotas: ")
-        assert path.read_text() == "listen: {port: 8080}"
+        assert path.read_text() == content
 
     run(body())
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from millgate.core.settings import EngineSettings, LaneSettings, Settings
@@ -18,6 +19,7 @@ from millgate.gateway.notices import (
     Notices,
     StateNotices,
 )
+from millgate.gateway.tls import Certificate
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
@@ -322,6 +324,31 @@ def test_an_engine_that_is_silent_and_speaks_again_is_a_line_each() -> None:
     assert states.look(replace(engine, silent_s=10.0)) == [("engine silent", "a", 10.0)]
     assert states.look(replace(engine, silent_s=20.0)) == []
     assert states.look(engine) == [("engine silent no more", "a")]
+
+
+def test_a_certificate_that_ends_soon_one_that_has_expired_and_one_that_is_renewed_are_a_line_each() -> None:
+    states, now = States(), datetime.now(UTC)
+
+    def ends_in(days: float) -> None:
+        ends = now + timedelta(days=days)
+        certificate = Certificate("listen.tls.cert", "a.pem", ends - timedelta(days=90), ends)
+        states.notices.certificates = lambda: (certificate,)
+
+    def told(*_engines: EngineSnapshot) -> list[tuple[object, ...]]:
+        return [line[:3] for line in states.look(*_engines)]
+
+    engine = _engine()
+    ends_in(31)
+    assert told(engine) == []
+    ends_in(29)
+    assert told(engine) == [("certificate expires soon", "listen.tls.cert", "a.pem")]
+    assert told(engine) == []
+    ends_in(-1)
+    assert told(engine) == [("certificate has expired", "listen.tls.cert", "a.pem")]
+    assert told(engine) == []
+    ends_in(90)
+    assert told(engine) == [("certificate renewed", "listen.tls.cert", "a.pem")]
+    assert told(engine) == []
 
 
 def test_metrics_that_an_engine_shows_no_more_are_a_line_and_one_when_they_are_back() -> None:

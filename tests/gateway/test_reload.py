@@ -5,6 +5,7 @@ import os
 import ssl as tls
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from gateway.harness import Asked, Client, FakeEngine, Stand, answer, chat, even
 from gateway.stand import core_settings, gating
 from millgate.core.events import Event, Finished
 from millgate.core.settings import LaneSettings
-from millgate.gateway import AdminAddress, Configuration, EngineAddress, Gateway, ReloadError
+from millgate.gateway import AdminAddress, Certificate, Configuration, EngineAddress, Gateway, ReloadError
 from millgate.gateway.notify import Notifier
 from millgate.gateway.reload import Fetch, Reloader
 from millgate.gateway.settings import ClusterSettings, ExtprocAddress, GatewaySettings, LineAddress
@@ -301,6 +302,7 @@ CHANGED: dict[str, Any] = {
     "observers": ObserverSettings(kept_attempts=7),
     "quotas_file": "quotas.json",
     "workers": 3,
+    "certificates": (Certificate("listen.tls.cert", "cert.pem", datetime.now(UTC), datetime.now(UTC)),),
 }
 
 

@@ -398,3 +398,15 @@ def test_a_gateway_that_closes_cuts_handshakes(authority: Authority) -> None:
             writer.close()
 
     run(body())
+
+
+def test_a_key_that_is_half_written_is_told_in_words(authority: Authority, tmp_path: Path) -> None:
+    """It was `[SSL] PEM lib (_ssl.c:3895)`."""
+    files = authority.files("localhost")
+    assert files.cert is not None
+    assert files.key is not None
+    key = tmp_path / "half.key"
+    key.write_bytes(Path(files.key).read_bytes()[:100])
+
+    with pytest.raises(TlsError, match="one of them is not PEM, or not whole"):
+        listener_context(TlsFiles(files.cert, str(key)))

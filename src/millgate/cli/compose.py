@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from millgate.cli.certificates import certificates
 from millgate.cli.exits import ExitCode
 from millgate.cli.opening import ensure_quotas, opening_error
 from millgate.cli.sized_configuration import SizedConfiguration
@@ -152,6 +153,7 @@ def gateway_settings(loaded: Loaded, *, hands_over: bool = True) -> GatewaySetti
         observers=ObserverSettings(records.log_attempts, records.kept_attempts, _tracing(loaded)),
         quotas_file=config.quotas_file,
         workers=config.workers,
+        certificates=certificates(loaded),
     )
 
 

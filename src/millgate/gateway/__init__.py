@@ -13,10 +13,11 @@ from millgate.gateway.settings import (
     GatewaySettings,
     LineAddress,
 )
-from millgate.gateway.tls import TlsError, TlsFiles, engine_context, lifetimes, listener_context
+from millgate.gateway.tls import Certificate, TlsError, TlsFiles, engine_context, lifetimes, listener_context
 
 __all__ = [
     "AdminAddress",
+    "Certificate",
     "ClusterSettings",
     "Configuration",
     "Discovery",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -34,8 +34,10 @@ class QuotaRecord(NamedTuple):
     uses: tuple[QuotaUse, ...]
 
 
-_ROW = tuple[str, str | None, str | None, str | None, float, float]
-"""The fields of `QuotaUse`: of a compiled record their types cannot be read."""
+_Used = Annotated[float, msgspec.Meta(ge=0.0)]
+_Part = Annotated[float, msgspec.Meta(gt=0.0)]
+_ROW = tuple[str, str | None, str | None, str | None, _Used, _Part]
+"""The fields of `QuotaUse`: of a compiled record their types cannot be read. The core divides by a part."""
 _read_rows = msgspec.json.Decoder(tuple[float, list[_ROW]]).decode
 
 

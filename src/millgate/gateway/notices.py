@@ -8,11 +8,13 @@ or that shows no metrics any more, has a line within some seconds.
 from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
 from millgate.core.snapshot import EngineSnapshot, Snapshot
 from millgate.core.words import FailureKind, Reason
+from millgate.gateway.tls import Certificate
 from millgate.observe.logs import ProcessLog
 from millgate.runtime.health import EngineStanding, Stance
 from millgate.servers.http.whole_bound import GivenUp
@@ -199,8 +201,8 @@ class StateNotices:
     """Writes one line when the cap of an engine has moved by a tenth or more since the line before, and one each when a trouble begins and is over.
 
     An engine's trouble is that its account pauses, that it is silent, or that it shows no metrics any more; the gate's
-    that a count of `read_losses` grows. Both are read every `LOOK_S`, so that there are at most four lines of each a
-    minute. `later` is an event loop's `call_later`.
+    that a count of `read_losses` grows, or that one of its `certificates` ends. All are read every `LOOK_S`, so that
+    there are at most four lines of each a minute. `later` is an event loop's `call_later`.
     """
 
     def __init__(
@@ -211,12 +213,14 @@ class StateNotices:
         later: Callable[[float, Callable[[], None]], TimerHandle],
     ) -> None:
         self.tells_caps = True
+        self.certificates: Callable[[], tuple[Certificate, ...]] = tuple
         self._log = log
         self._snapshot, self._read_losses = snapshot, read_losses
         self._later = later
         self._known: dict[str, _Known] = {}
         self._lost: dict[str, int] = {}
         self._own_troubles: set[str] = set()
+        self._ageing: dict[str, str] = {}
         self._timer: TimerHandle | None = None
 
     def look(self) -> None:
@@ -230,7 +234,18 @@ class StateNotices:
                 self._own_troubles, event, f"{event} no more", {}, count=count - self._lost.get(event, 0)
             )
             self._lost[event] = count
+        self._look_at_certificates()
         self._timer = self._later(LOOK_S, self.look)
+
+    def _look_at_certificates(self) -> None:
+        """Tell those that expire soon and those that have expired, each once, and that one is renewed."""
+        before, self._ageing = self._ageing, {}
+        for each in self.certificates():
+            self._ageing[each.setting] = trouble = each.trouble(datetime.now(UTC))
+            if trouble != before.get(each.setting, ""):
+                tell = self._log.warning if trouble else self._log.info
+                event = f"certificate {trouble or 'renewed'}"
+                tell(event, setting=each.setting, file=each.file, ends=f"{each.ends:%Y-%m-%d %H:%M} UTC")
 
     def _look_at(self, engine: EngineSnapshot, known: _Known) -> None:
         if self.tells_caps and abs(engine.limit - known.cap) >= max(1.0, LEAST_MOVE * known.cap):

@@ -77,6 +77,7 @@ async def serve(
     gateway.fleet.on_turn = lambda each: notices.failing(each) if each.failing else turns.turned(each)
     _log_turns(gateway, log)
     states = StateNotices(log, gateway.driver.snapshot, partial(_losses, gateway), loop.call_later)
+    states.certificates = lambda: gateway.settings.certificates
     states.tells_caps = gateway.cluster is None  # shares move several times a second: no step of a limiter
     reloader = _reloader(gateway, fetch, log, notifier, sizes)
     try:

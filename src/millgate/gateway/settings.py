@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from millgate.core.settings import KV_LEASE_S
-from millgate.gateway.tls import TlsFiles, engine_context
+from millgate.gateway.tls import Certificate, TlsFiles, engine_context
 from millgate.http1.client import Proxy, UpstreamSettings
 from millgate.http1.server import ServerLimits
 from millgate.observe.observers import ObserverSettings
@@ -137,7 +137,8 @@ class GatewaySettings:
     `ssl` is the context for clients, None for plain HTTP; `callers` says which callers are admitted. `drain_grace_s` is
     how long running streams may go on after SIGTERM. `admin` None opens no admin door, `line` None no line door, and without a
     `cluster` this process has all of every limit.
-    With `extproc` requests come through Envoys, and no HTTP port is opened. It is one of so many `workers`.
+    With `extproc` requests come through Envoys, and no HTTP port is opened. It is one of so many `workers`. `certificates` are
+    those of all contexts.
     """
 
     engines: tuple[EngineAddress, ...]
@@ -157,6 +158,7 @@ class GatewaySettings:
     observers: ObserverSettings = field(default_factory=ObserverSettings)
     quotas_file: str | None = None
     workers: int = 1
+    certificates: tuple[Certificate, ...] = ()
 
     def keeping(self, before: Self) -> Self:
         """Return these with what only a restart changes as it was before."""

@@ -3,13 +3,17 @@
 import re
 import ssl as tls
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 _PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _VALIDITY: Final = re.compile(rb"\x30[\x1e\x20\x22]" + 2 * rb"(?:\x17\x0d|\x18\x0f)(\d{12,14})Z")
 """RFC 5280, 4.1.2.5: two times, each as a UTCTime (until 2049) or a GeneralizedTime."""
+
+
+SOON: Final = timedelta(days=30)
+"""Certificates of 90 days are renewed this long before their end; of one that lives shorter the last third is soon."""
 
 
 class TlsError(ValueError):
@@ -27,6 +31,21 @@ class TlsFiles:
     cert: str | None = None
     key: str | None = None
     authorities: str | None = None
+
+
+class Certificate(NamedTuple):
+    """A setting, the file that it names, and from when until when what is in that is valid."""
+
+    setting: str
+    file: str
+    begins: datetime
+    ends: datetime
+
+    def trouble(self, now: datetime) -> str:
+        """Return what is wrong with it now, in words; nothing while it has time."""
+        if now < self.ends - min(SOON, (self.ends - self.begins) / 3):
+            return ""
+        return "has expired" if now >= self.ends else "expires soon"
 
 
 def listener_context(files: TlsFiles, protocol: str = "http/1.1") -> tls.SSLContext:
@@ -74,9 +93,13 @@ def _load_pair(context: tls.SSLContext, files: TlsFiles) -> None:
     try:
         context.load_cert_chain(files.cert, files.key, password=_refuse_passphrase)
     except (tls.SSLError, ValueError) as error:
-        reason = error.reason if isinstance(error, tls.SSLError) else None
+        reason = (
+            error.reason or "one of them is not PEM, or not whole"
+            if isinstance(error, tls.SSLError)
+            else error
+        )
         raise TlsError(
-            "cert", f"{files.cert} and {files.key} are no certificate and its key: {reason or error}"
+            "cert", f"{files.cert} and {files.key} are no certificate and its key: {reason}"
         ) from None
 
 

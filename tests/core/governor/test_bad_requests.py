@@ -9,6 +9,7 @@ from core.world import steady_prior
 from millgate.core.decisions import Admit, Ended, Queue, Yield
 from millgate.core.events import Failed, Finished, Released
 from millgate.core.governor import Governor
+from millgate.core.measure import OUTLIER_RATIO
 from millgate.core.settings import AccountSettings, EngineSettings, LaneSettings, QuotaLimit, Settings
 from millgate.core.words import DeadlineFrom, FailureKind, Outcome, QuotaKind, Sent
 from millgate.wiring.governor import build_governor
@@ -68,6 +69,24 @@ def test_their_short_stay_teaches_no_times() -> None:
     assert hold == expected
     engines = [gate.snapshot(200.0).engines[0] for gate in (taught, untaught)]
     assert engines[0].drain_per_s == pytest.approx(engines[1].drain_per_s, rel=0.02)
+
+
+def test_what_they_asked_for_is_not_taken_for_work_that_others_wait_behind() -> None:
+    """Three mistakes of one client, refused by the engine at once, made every wait of the others a thousand times as long."""
+    gate = gate_of(engine=EngineSettings("engine", 4, kv_tokens=30_000, prior=steady_prior(2.0)))
+    for attempt in range(1, 61):
+        asked = 20 + attempt % 60
+        ask(gate, attempt, attempt, max_tokens=asked)
+        gate.handle(Finished(attempt, 100, asked), attempt + 0.5)
+        gate.handle(Released(attempt), attempt + 0.5)
+    before = gate.snapshot(70.0).engines[0]
+    for attempt in range(101, 104):
+        ask(gate, attempt, 70.0, max_tokens=9_000_000)
+        gate.handle(_declined(attempt), 70.005)
+
+    after = gate.snapshot(70.1).engines[0]
+    assert after.expected_service_s < OUTLIER_RATIO * before.expected_service_s
+    assert after.drain_per_s > before.drain_per_s / OUTLIER_RATIO
 
 
 def _account(*, own_key: bool = False) -> Governor:

@@ -115,8 +115,7 @@ class EngineGate:
         self.streams = self.kv_tokens = self.prefill_tokens = self.unread_tokens = 0
         self.share: EngineShare | None = None
         self._permits: dict[int, _Share] = {}
-        self._level, self._halved_at = inf, -inf
-        self._left = Ewma(0.0, memory=ENOUGH)
+        self._level, self._halved_at, self._left = inf, -inf, Ewma(0.0, memory=ENOUGH)
 
     def current(self) -> int:
         """Return how many streams may run now: the limit, and no more than the share."""

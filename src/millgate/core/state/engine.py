@@ -10,7 +10,7 @@ from millgate.core.limits.build import build_limit
 from millgate.core.limits.gate import FLOOR_SHARE, DrainRate, DrainReading, EngineGate
 from millgate.core.limits.prefill_pace import Comings, Paced, PromptPaces
 from millgate.core.limits.signal import Signal
-from millgate.core.measure import Ewma
+from millgate.core.measure import OUTLIER_RATIO, Ewma
 from millgate.core.routing.least_work import CostFloor
 from millgate.core.settings import MINUTE_S, EngineSettings, ServicePrior
 from millgate.core.sizing import USUAL_PROMPT_TOKENS
@@ -311,8 +311,7 @@ class Engine:
     def permit_s(self, prompt_tokens: float, output_tokens: float) -> float:
         """Return how long a full engine's permit is out for such a request, at a price that does not move with load.
 
-        By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams do
-        one second of work a second. Else by the engine's own time as learned, and what comes beside reading where nothing is written.
+        By the profile, where there is one: streams x per_token x prompt + output x TPOT(streams), so that full streams do one second of work a second. Else by the engine's own time as learned, and what comes beside reading where nothing is written.
         """
         prior, streams = self.settings.prior, float(self.gate.stream_limit)
         if not self._has_profile:
@@ -365,7 +364,8 @@ class Engine:
             self.signal.inflight(gate.streams)
         self.is_tried = self.on_trial
         self.work_prompt.add(prompt_tokens)
-        self.work_output.add(output_tokens)
+        most_tokens = OUTLIER_RATIO * max(PRIOR_OUTPUT_TOKENS, self.work_output.mean)
+        self.work_output.add(min(output_tokens, most_tokens))
         # Streams of what is only read; nothing where all answers are written.
         if only_read or self.work_read.mean:
             self.work_read.add(streams if only_read else 0.0)

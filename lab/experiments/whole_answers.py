@@ -11,7 +11,7 @@ from typing import Final
 
 from lab.agents.session_users import agent_retries
 from lab.default_gate import default_lanes, metered
-from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, with_knobs
+from lab.knobs import ABOVE_0, PROFILE, Limits, at_least, check_longer, one_of, with_knobs
 from millgate.core.settings import ServicePrior
 from millgate.core.words import Outcome
 from millgate.engine.profile import find_profile, scaled
@@ -34,14 +34,15 @@ _USERS_PER_S: Final = (20.0, 40.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class WholeScene:
-    """One engine behind one lane, and users who ask alike; `spread` is the squared variation of lengths, 0 for equal ones.
+    """One engine, and users who ask alike; `spread` is the squared variation of lengths, 0 for equal ones.
 
-    Its engine is so many times `slower` than the profile.
+    The engine is so many times `slower` than the profile. Its `lanes` are the first of the default ones, or all of them.
     """
 
     profile: str = "llama3-8b_h100_tp1"
     slower: float = 1.0
     slots: int = 64
+    lanes: str = "first"
     prompt_tokens: float = 1_000.0
     output_tokens: float = 80.0
     spread: float = 0.5
@@ -56,6 +57,7 @@ _LIMITS: Final[Limits] = {
     "profile": PROFILE,
     "slower": ABOVE_0,
     "slots": at_least(1),
+    "lanes": one_of("first", "default"),
     "prompt_tokens": at_least(1),
     "output_tokens": at_least(1),
     "spread": at_least(0),
@@ -87,7 +89,8 @@ def play(scene: WholeScene, seed: int) -> Metrics:
 
 def _fleet(scene: WholeScene) -> SimulatedFleet:
     profile = scaled(find_profile(scene.profile), 1.0 / scene.slower)
-    fleet = metered(uniform_fleet(profile, 1, default_lanes(()), max_inflight=scene.slots))
+    lanes = default_lanes() if scene.lanes == "default" else default_lanes(())
+    fleet = metered(uniform_fleet(profile, 1, lanes, max_inflight=scene.slots))
     engines = tuple([replace(each, prior=ServicePrior()) for each in fleet.settings.engines])
     return replace(fleet, settings=replace(fleet.settings, engines=engines))
 

@@ -50,7 +50,7 @@ class LimitConfig(Section):
 
     kind: Literal["fixed", "slo_gradient", "aimd"] | None = Field(
         default=None,
-        description="`fixed` is `max_inflight`. `slo_gradient` steers the TPOT of answers to just below "
+        description="`fixed` is `max_inflight`, less while nearly all clients leave whole answers. `slo_gradient` steers the TPOT of answers to just below "
         "`tpot_slo`, at the quantile that it names, p95 where it names none. `aimd` adds one while all is well, and "
         "takes a tenth at any sign of overload. It adds its root where no `tpot_slo` is asked for and the engine says that "
         "nothing waits. Default: `slo_gradient` where a lane has a `tpot_slo`, else `fixed` where "

@@ -1,7 +1,7 @@
 """Named constructors of the records that every request builds: the same records for half of the time.
 
 The constructor of a named tuple is an interpreted function, also where everything else is compiled. An arrival's record costs
-0.7 us here and 1.25 us there (`python -m bench.core`), and a request builds five records.
+0.7 us here and 1.25 us there (`python -m bench.core`), and a request builds four of them here.
 """
 
 from collections.abc import Callable

@@ -419,7 +419,7 @@ def test_on_a_slow_engine_long_prompts_leave_the_soonest_lane_its_time() -> None
 
 
 def test_embeddings_on_a_slow_engine_are_read_together() -> None:
-    """An engine of embeddings has no chats, and reads eight texts at once faster than one after the other."""
+    """An engine of embeddings has no chats that they could make late."""
     cpu = EngineSettings(
         "cpu", 8, prefill_tokens=16_384, prior=ServicePrior(0.0, 0.004, 0.05, 0.0, certain=True)
     )

@@ -471,7 +471,7 @@ def kept_out_by(request: Request, now: float) -> tuple[Counted, float, float] | 
 def _reads_soon(engine: Engine, request: Request, unread: int) -> bool:
     """Return whether unread prompts, with this one, are read in a small part of its time; alone it always may.
 
-    In a lane with more time than another it waits while they take more than such a part of the other's, unless nothing is to be written. A whole answer goes where readings are only guessed: one at a time would never show that a guess is too slow.
+    In a lane with more time than another it waits while they take more than such a part of the other's, unless nothing is to be written. A whole answer goes where readings are only guessed: a gate that lets one in at a time never learns that its guess is too slow.
     """
     gate, lane, soonest = engine.gate, request.lane.settings, engine.prompts.first_tokens
     if gate.prefill_limit is None or not gate.prefill_tokens:

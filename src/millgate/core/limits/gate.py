@@ -83,7 +83,8 @@ def is_seen_read(arrival: Arrived) -> bool:
 
 
 # Where so many of the whole answers are left by their clients, too many are out at once. Of fewer other things are to blame:
-# an engine that takes as long for one alone would only be given fewer of those that it answers (a quarter, with 0.3).
+# an engine that takes as long for one alone would only be given fewer of those that it answers (docs/policies/limits.md; with
+# 0.3, set by hand, it answered a quarter).
 _LEFT_SHARE: Final = 0.75
 
 
